@@ -1,0 +1,28 @@
+"""Strict by default: ranks and dtypes never promote in silence, and compiled programs are kept between runs."""
+
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+hypothesis.settings.register_profile(
+    "coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50
+)
+hypothesis.settings.load_profile("coulda")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data that nobody here wrote; tests that need it skip where it is absent."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"the reference data is not at {SHARED_DATA}")
+    return SHARED_DATA
