@@ -1,0 +1,266 @@
+"""The one place where artifacts are written and read: whole or not at all, and never corrupted in silence.
+
+An artifact is a folder of parts and a `manifest.json` that names its kind, its version, its metadata and the
+SHA-256 of every part. It is written beside its place, flushed to the disk and renamed into it, so that a
+reader meets a whole artifact or none. Reading checks the manifest's own digest first and each part's digest
+before a byte of it is interpreted; nothing is ever unpickled. Trees of arrays become safetensors.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+MANIFEST = "manifest.json"
+PARTIAL = ".partial"
+_PART_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
+
+Metadata = TypeVar("Metadata", bound=msgspec.Struct)
+
+
+class ArtifactError(ValueError):
+    """An artifact was refused; the message names the file, what was expected, what was found, and the fix."""
+
+
+class Kind(msgspec.Struct, Generic[Metadata], frozen=True):
+    """A kind of artifact: its name, the version of its layout, and the type of its metadata."""
+
+    name: str
+    version: int
+    metadata: type[Metadata]
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Size in bytes and SHA-256 of one file."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `manifest.json` holds; `sha256` is of the manifest itself, written with that field empty."""
+
+    format: Literal["coulda"]
+    kind: str
+    version: int
+    metadata: Any
+    parts: dict[Annotated[str, msgspec.Meta(pattern=_PART_NAME)], Part]
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Artifact(Generic[Metadata]):
+    """An artifact whose manifest was checked; its parts are checked one by one as they are read."""
+
+    path: Path
+    metadata: Metadata
+    parts: dict[str, Part]
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one part, after its size and digest were found right."""
+        if name not in self.parts:
+            raise _refusal(self.path / MANIFEST, f"a part '{name}'", f"parts {sorted(self.parts)}")
+        part, path = self.parts[name], self.path / name
+        data = _read_file(path, at_most=part.size + 1)
+        if len(data) != part.size:
+            found = f"{len(data)} bytes" if len(data) < part.size else "a longer file"
+            raise _refusal(path, f"{part.size} bytes", found)
+        if (found := _digest(data)) != part.sha256:
+            raise _refusal(path, f"SHA-256 {part.sha256}", found)
+        return data
+
+    def verify(self) -> None:
+        """Check every part; raises `ArtifactError` at the first that is wrong."""
+        for name in self.parts:
+            self.read(name)
+
+
+def write_artifact(
+    path: Path, kind: Kind[Metadata], parts: Iterable[tuple[str, bytes]], metadata: Metadata
+) -> None:
+    """Commit an artifact at `path`, which must not exist yet: it appears there whole, or not at all.
+
+    `parts` may be a generator: one part is held in memory at a time.
+    """
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(
+            f"{path} exists, and artifacts are never overwritten; remove it or name another"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
+    try:
+        digests = {name: _write_part(partial, name, data) for name, data in parts}
+        manifest = Manifest("coulda", kind.name, kind.version, msgspec.to_builtins(metadata), digests)
+        _write_file(partial / MANIFEST, _seal(manifest))
+        _flush_folder(partial)
+        partial.chmod(0o755)
+        partial.rename(path)
+        _flush_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def read_artifact(path: Path, kind: Kind[Metadata]) -> Artifact[Metadata]:
+    """Check the manifest of the artifact at `path` and return it; each part is checked by `Artifact.read`."""
+    path = Path(path)
+    file = path / MANIFEST
+    text = _read_file(file)
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+        unsealed = msgspec.structs.replace(manifest, sha256="")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refusal(file, "a coulda manifest", f"a file that is not one ({error})") from error
+    # Byte for byte: a flipped bit that still parses, even in white space, is refused.
+    if text != _seal(unsealed):
+        raise _refusal(file, f"contents of SHA-256 {manifest.sha256}", "other contents")
+    if manifest.kind != kind.name:
+        fix = f"give the path of a '{kind.name}'"
+        raise _refusal(file, f"kind '{kind.name}'", f"kind '{manifest.kind}'", fix)
+    if manifest.version != kind.version:
+        fix = "read it with the release of coulda that wrote it"
+        raise _refusal(file, f"version {kind.version} of '{kind.name}'", f"version {manifest.version}", fix)
+    try:
+        metadata = msgspec.convert(manifest.metadata, type=kind.metadata)
+    except msgspec.ValidationError as error:
+        raise _refusal(file, f"metadata of a '{kind.name}'", f"something else ({error})") from error
+    return Artifact(path, metadata, manifest.parts)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what writers that were killed left in `folder`. Call it only where nobody is writing."""
+    for path in Path(folder).glob(f".*{PARTIAL}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def save_tree(tree: Any) -> bytes:
+    """The arrays of a tree as safetensors, named by their paths in it; PRNG keys as their key data."""
+    return safetensors.numpy.save({name: _to_numpy(leaf) for name, leaf in _named_leaves(tree)})
+
+
+def load_tree(data: bytes, template: Any) -> Any:
+    """The tree that `save_tree` wrote, in the structure of `template`.
+
+    Names, shapes and dtypes must be those of the template's arrays, which may be `jax.ShapeDtypeStruct`s.
+    What is not an array (a function, a string, None) is taken from the template. NumPy stays NumPy.
+    """
+    try:
+        saved = safetensors.numpy.load(data)
+    except safetensors.SafetensorError as error:
+        raise ArtifactError(f"expected safetensors, found something else ({error})") from error
+    expected = dict(_named_leaves(template))
+    if saved.keys() != expected.keys():
+        missing, extra = sorted(expected.keys() - saved.keys()), sorted(saved.keys() - expected.keys())
+        raise ArtifactError(
+            f"the arrays saved are not those of the template: missing {missing}, unexpected {extra}; "
+            "build the template from the configuration that was saved"
+        )
+    loaded = iter([_from_numpy(name, saved[name], leaf) for name, leaf in expected.items()])
+    return jax.tree.map(lambda leaf: next(loaded) if _is_array(leaf) else leaf, template)
+
+
+def _refusal(
+    file: Path, expected: str, found: str, fix: str = "restore it from a copy or write it anew"
+) -> ArtifactError:
+    return ArtifactError(f"{file}: expected {expected}, found {found}; {fix}")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def _seal(manifest: Manifest) -> bytes:
+    return _encode(msgspec.structs.replace(manifest, sha256=_digest(_encode(manifest))))
+
+
+def _read_file(path: Path, at_most: int = -1) -> bytes:
+    try:
+        # Not `open`: a pipe in the place of a file would block for ever.
+        if not path.is_file():
+            raise _refusal(path, "a file", "something else" if path.exists() else "nothing")
+        with path.open("rb") as file:
+            return file.read(at_most)
+    except OSError as error:
+        raise _refusal(path, "a readable file", error.strerror or str(error)) from error
+
+
+def _write_part(folder: Path, name: str, data: bytes) -> Part:
+    if not re.match(_PART_NAME, name) or name == MANIFEST:
+        raise ValueError(
+            f"part name '{name}' is not a plain file name; use letters, digits, '_', '-' and '.'"
+        )
+    _write_file(folder / name, data)
+    return Part(len(data), _digest(data))
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Path and array of each leaf; the name of a PRNG key also tells its generator."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path)
+        if _is_array(leaf):
+            yield (f"{name}#{leaf.dtype}" if _is_key(leaf) else name), leaf
+        elif isinstance(leaf, bool | int | float | complex):
+            raise TypeError(
+                f"leaf {name} is the Python number {leaf!r}, which would not be saved; make it an array"
+            )
+
+
+def _to_numpy(leaf: Any) -> np.ndarray:
+    if leaf.dtype == jnp.bfloat16:
+        raise TypeError("bfloat16 arrays cannot be saved; cast them to float32")
+    # Row-major, since safetensors writes the memory of any other order as if it were.
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
+
+
+def _from_numpy(name: str, array: np.ndarray, template: Any) -> Any:
+    is_key = _is_key(template)
+    like = jax.eval_shape(jax.random.key_data, template) if is_key else template
+    if (array.shape, array.dtype) != (like.shape, like.dtype):
+        raise ArtifactError(
+            f"array {name}: expected {like.dtype}{list(like.shape)}, found {array.dtype}{list(array.shape)}; "
+            "build the template from the configuration that was saved"
+        )
+    if is_key:
+        generator = jax.random.key_impl(jnp.empty((), template.dtype))
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=generator)
+    return array if isinstance(template, np.ndarray | np.generic) else jnp.asarray(array)
