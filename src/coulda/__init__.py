@@ -1,0 +1,40 @@
+"""What would have happened, had we acted differently? Counterfactual inference on logged experience."""
+
+from importlib.metadata import version as _version
+
+from coulda.counterfactual import Counterfactual, counterfactual
+from coulda.noise import (
+    Bernoulli,
+    Categorical,
+    Empirical,
+    Gumbel,
+    Independent,
+    NoiseDistribution,
+    Normal,
+    Point,
+    Uniform,
+    mix,
+)
+from coulda.scm import SCM, Intervention, Mechanism, SCMError, do
+
+__version__ = _version("coulda")
+
+__all__ = [
+    "SCM",
+    "Bernoulli",
+    "Categorical",
+    "Counterfactual",
+    "Empirical",
+    "Gumbel",
+    "Independent",
+    "Intervention",
+    "Mechanism",
+    "NoiseDistribution",
+    "Normal",
+    "Point",
+    "SCMError",
+    "Uniform",
+    "counterfactual",
+    "do",
+    "mix",
+]

@@ -1,0 +1,352 @@
+"""Exogenous noise U: distributions over pytrees of arrays, and `mix` (Corollary 2).
+
+Noise is data. A distribution is sampled once, at the boundary, and everything below is a pure function of
+the value that was drawn: `sample` is the only method in the project's core that takes a PRNG key.
+
+A distribution of your own is a subclass of `NoiseDistribution` with `sample`, and, where they exist,
+`log_prob` (for importance sampling and NUTS), `atoms` (for enumeration) and `from_normal` (for NUTS).
+"""
+
+import abc
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.scipy.special import logsumexp, ndtr
+
+Noise = Any
+"""One draw: a pytree of arrays."""
+
+
+class NoiseDistribution(eqx.Module):
+    """A distribution over a pytree of arrays."""
+
+    @abc.abstractmethod
+    def sample(self, key: Array) -> Noise:
+        """Draw one value. Consumes `key`."""
+
+    def log_prob(self, value: Noise) -> Array:
+        """Log-density (or log-probability) of one value, summed over its axes: a scalar."""
+        raise NotImplementedError(f"{type(self).__name__} has no log_prob. Define it in your subclass.")
+
+    def atoms(self) -> tuple[Noise, Array]:
+        """All values of a finite distribution, stacked `[n, ...]`, and their log-probabilities `[n]`."""
+        raise NotImplementedError(f"{type(self).__name__} is not finite. Define `atoms` where it is.")
+
+    def from_normal(self, value: Array) -> Noise:
+        """Carry standard-normal values to this distribution, so that NUTS can walk in R^d."""
+        raise NotImplementedError(f"{type(self).__name__} has no from_normal. Define it for NUTS.")
+
+
+def has(distribution: NoiseDistribution, method: str) -> bool:
+    """Whether `distribution` defines an optional method.
+
+    >>> has(Bernoulli(0.3), "atoms"), has(Normal(), "atoms")
+    (True, False)
+    """
+    if isinstance(distribution, Independent):
+        return all(has(part, method) for part in distribution.parts())
+    return getattr(type(distribution), method) is not getattr(NoiseDistribution, method)
+
+
+class Uniform(NoiseDistribution):
+    """Uniform on [low, high), elementwise over `shape`."""
+
+    low: Array = eqx.field(converter=jnp.asarray, default=0.0)
+    high: Array = eqx.field(converter=jnp.asarray, default=1.0)
+    shape: tuple[int, ...] = eqx.field(static=True, default=())
+
+    def __check_init__(self):
+        _refuse_unless(self.low < self.high, f"Uniform needs low < high; got [{self.low}, {self.high}).")
+
+    def sample(self, key: Array) -> Array:
+        """Draw `[shape]`."""
+        return jax.random.uniform(key, self.shape, minval=self.low, maxval=self.high)
+
+    def log_prob(self, value: Array) -> Array:
+        """-log(high - low) inside the interval, -inf outside."""
+        inside = (value >= self.low) & (value < self.high)
+        return jnp.sum(jnp.where(inside, -jnp.log(self.high - self.low), -jnp.inf))
+
+    def from_normal(self, value: Array) -> Array:
+        """The normal CDF, scaled."""
+        return self.low + (self.high - self.low) * ndtr(value)
+
+
+class Normal(NoiseDistribution):
+    """Gaussian, elementwise. `mean` and `scale` broadcast against each other and fill `shape`."""
+
+    mean: Array
+    scale: Array
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, mean: Any = 0.0, scale: Any = 1.0, shape: tuple[int, ...] | None = None):
+        self.mean, self.scale = jnp.asarray(mean, float), jnp.asarray(scale, float)
+        self.shape = np.broadcast_shapes(self.mean.shape, self.scale.shape) if shape is None else shape
+
+    def __check_init__(self):
+        _refuse_unless(self.scale > 0, f"Normal needs scale > 0; got {self.scale}.")
+
+    def sample(self, key: Array) -> Array:
+        """Draw `[shape]`."""
+        return self.from_normal(jax.random.normal(key, self.shape))
+
+    def log_prob(self, value: Array) -> Array:
+        """Sum of elementwise Gaussian log-densities."""
+        return jnp.sum(jax.scipy.stats.norm.logpdf(value, self.mean, self.scale))
+
+    def from_normal(self, value: Array) -> Array:
+        """Shift and scale."""
+        return self.mean + self.scale * value
+
+
+class Gumbel(NoiseDistribution):
+    """Standard Gumbel, elementwise over `shape`: the noise of a Gumbel-max mechanism."""
+
+    shape: tuple[int, ...] = eqx.field(static=True, default=())
+
+    def sample(self, key: Array) -> Array:
+        """Draw `[shape]`."""
+        return jax.random.gumbel(key, self.shape)
+
+    def log_prob(self, value: Array) -> Array:
+        """Sum of elementwise Gumbel log-densities."""
+        return jnp.sum(-value - jnp.exp(-value))
+
+    def from_normal(self, value: Array) -> Array:
+        """-log(-log Φ(z)), computed from log Φ so that both tails survive."""
+        return -jnp.log(-jax.scipy.stats.norm.logcdf(value))
+
+
+class Categorical(NoiseDistribution):
+    """One of `0 … K-1`, given by `probabilities` or by `logits`, `[K]`.
+
+    >>> [round(float(p), 2) for p in Categorical(probabilities=[0.5, 0.3, 0.2]).probabilities]
+    [0.5, 0.3, 0.2]
+    """
+
+    logits: Array
+
+    def __init__(self, probabilities: Any = None, *, logits: Any = None):
+        if (probabilities is None) == (logits is None):
+            raise ValueError("Categorical takes either probabilities=… or logits=…, not both or neither.")
+        if probabilities is not None:
+            probabilities = jnp.asarray(probabilities, float)
+            close = jnp.abs(probabilities.sum(-1) - 1) < 1e-4
+            message = f"must be ≥ 0 and sum to 1; got {probabilities} (sum {probabilities.sum(-1)})"
+            _refuse_unless((probabilities >= 0).all(-1) & close, f"Categorical probabilities {message}.")
+            logits = jnp.log(probabilities)
+        self.logits = jnp.asarray(logits)
+
+    @property
+    def probabilities(self) -> Array:
+        """Normalized probabilities `[K]`."""
+        return jax.nn.softmax(self.logits)
+
+    def sample(self, key: Array) -> Array:
+        """Draw a scalar int32."""
+        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+
+    def log_prob(self, value: Array) -> Array:
+        """Log-probability of one category; -inf outside `0 … K-1`."""
+        inside = (value >= 0) & (value < self.logits.shape[-1])
+        return jnp.where(inside, jnp.take(jax.nn.log_softmax(self.logits), value, mode="clip"), -jnp.inf)
+
+    def atoms(self) -> tuple[Array, Array]:
+        """The K categories."""
+        return jnp.arange(self.logits.shape[-1], dtype=jnp.int32), jax.nn.log_softmax(self.logits)
+
+
+class Bernoulli(NoiseDistribution):
+    """A coin, elementwise over `shape`: True with `probability`."""
+
+    probability: Array = eqx.field(converter=jnp.asarray)
+    shape: tuple[int, ...] = eqx.field(static=True, default=())
+
+    def __check_init__(self):
+        inside = (self.probability >= 0) & (self.probability <= 1)
+        _refuse_unless(inside, f"Bernoulli needs 0 ≤ probability ≤ 1; got {self.probability}.")
+
+    def sample(self, key: Array) -> Array:
+        """Draw `[shape]` booleans."""
+        return jax.random.bernoulli(key, self.probability, self.shape)
+
+    def log_prob(self, value: Array) -> Array:
+        """Sum of elementwise log-probabilities."""
+        return jnp.sum(jnp.log(jnp.where(value, self.probability, 1 - self.probability)))
+
+    def atoms(self) -> tuple[Array, Array]:
+        """All 2^size assignments."""
+        size = int(np.prod(self.shape))
+        bits = (np.arange(2**size)[:, None] >> np.arange(size)) & 1
+        values = jnp.asarray(bits.astype(bool).reshape(-1, *self.shape))
+        return values, jax.vmap(self.log_prob)(values)
+
+
+class Point(NoiseDistribution):
+    """All mass on one value: δ(u - û) of Algorithm 1. `Point()` is the noise of a node that has none."""
+
+    value: Noise = eqx.field(converter=lambda v: jax.tree.map(jnp.asarray, v), default=0.0)
+
+    def sample(self, key: Array) -> Noise:  # noqa: ARG002 (a point needs no randomness)
+        """The value, whatever the key."""
+        return self.value
+
+    def log_prob(self, value: Noise) -> Array:
+        """0 at the value, -inf elsewhere."""
+        same = jax.tree.map(lambda a, b: jnp.all(a == b), self.value, value)
+        return jnp.where(jnp.stack(jax.tree.leaves(same)).all(), 0.0, -jnp.inf)
+
+    def atoms(self) -> tuple[Noise, Array]:
+        """The one value."""
+        return jax.tree.map(lambda v: v[None], self.value), jnp.zeros(1)
+
+
+class Empirical(NoiseDistribution):
+    """Weighted draws: a pytree with a leading axis `[n, ...]` and log-weights `[n]` (uniform by default).
+
+    This is what abduction returns. Weights stay in log space and need not be normalized.
+    """
+
+    values: Noise
+    log_weights: Array
+
+    def __init__(self, values: Noise, log_weights: Array | None = None):
+        self.values = jax.tree.map(jnp.asarray, values)
+        sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(self.values)}
+        if len(sizes) != 1 or None in sizes:
+            raise ValueError(f"Empirical values must share one leading axis; got leading sizes {sizes}.")
+        (size,) = sizes
+        self.log_weights = jnp.zeros(size) if log_weights is None else jnp.asarray(log_weights)
+        if self.log_weights.shape != (size,):
+            raise ValueError(
+                f"Empirical got {size} values and log_weights of shape {self.log_weights.shape}."
+            )
+
+    @property
+    def weights(self) -> Array:
+        """Normalized weights `[n]`."""
+        return jax.nn.softmax(self.log_weights)
+
+    @property
+    def effective_sample_size(self) -> Array:
+        """Kish's (Σw)² / Σw², between 1 and n."""
+        return jnp.exp(2 * logsumexp(self.log_weights) - logsumexp(2 * self.log_weights))
+
+    def sample(self, key: Array) -> Noise:
+        """Draw one of the values by weight."""
+        index = jax.random.categorical(key, self.log_weights)
+        return jax.tree.map(lambda v: v[index], self.values)
+
+    def atoms(self) -> tuple[Noise, Array]:
+        """The values and their normalized log-weights."""
+        return self.values, jax.nn.log_softmax(self.log_weights)
+
+
+class Independent(NoiseDistribution):
+    """A product of distributions: any pytree (a dict, a dataclass) whose leaves are distributions.
+
+    A component's draw depends on its own name and the key alone, so adding or replacing one component
+    leaves the others' draws as they were.
+    """
+
+    components: Any
+
+    def parts(self) -> list[NoiseDistribution]:
+        """The component distributions, in tree order."""
+        return jax.tree.leaves(self.components, is_leaf=_is_distribution)
+
+    def sample(self, key: Array) -> Noise:
+        """Draw every component."""
+
+        def draw(path, part):
+            return part.sample(jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode())))
+
+        return jax.tree_util.tree_map_with_path(draw, self.components, is_leaf=_is_distribution)
+
+    def log_prob(self, value: Noise) -> Array:
+        """Sum over components."""
+        structure = jax.tree.structure(self.components, is_leaf=_is_distribution)
+        values = structure.flatten_up_to(value)
+        return sum((p.log_prob(v) for p, v in zip(self.parts(), values, strict=True)), jnp.zeros(()))
+
+    def atoms(self) -> tuple[Noise, Array]:
+        """The product of the components' atoms, `[n_1 · n_2 · …, ...]`."""
+        parts = [part.atoms() for part in self.parts()]
+        grid = np.indices([len(log_p) for _, log_p in parts]).reshape(len(parts), -1)
+        values = [jax.tree.map(lambda leaf, i=i: leaf[i], v) for (v, _), i in zip(parts, grid, strict=True)]
+        log_probs = [log_p[i] for (_, log_p), i in zip(parts, grid, strict=True)]
+        structure = jax.tree.structure(self.components, is_leaf=_is_distribution)
+        return jax.tree.unflatten(structure, values), sum(log_probs, jnp.zeros(grid.shape[1]))
+
+
+class Iid(NoiseDistribution):
+    """`times` independent draws of one distribution, stacked `[times, ...]`: noise over time."""
+
+    distribution: NoiseDistribution
+    times: int = eqx.field(static=True)
+
+    def sample(self, key: Array) -> Noise:
+        """Draw `[times, ...]`."""
+        return jax.vmap(self.distribution.sample)(jax.random.split(key, self.times))
+
+    def log_prob(self, value: Noise) -> Array:
+        """Sum over the draws."""
+        return jnp.sum(jax.vmap(self.distribution.log_prob)(value))
+
+
+class Mix(NoiseDistribution):
+    """Some named noise from one distribution, the rest from another; see `mix`."""
+
+    posterior: NoiseDistribution
+    prior: NoiseDistribution
+    inferred: frozenset[str] = eqx.field(static=True)
+
+    def sample(self, key: Array) -> Noise:
+        """Draw from both and merge by name."""
+        key_posterior, key_prior = jax.random.split(key)
+        return merge(self.posterior.sample(key_posterior), self.prior.sample(key_prior), self.inferred)
+
+
+def mix(posterior: NoiseDistribution, prior: NoiseDistribution, inferred: Iterable[str]) -> Mix:
+    """Corollary 2: the noise named in `inferred` from the posterior, everything else afresh from the prior.
+
+    Both distributions are over the same named noise: a dict, or a dataclass such as `Scenario`.
+
+    >>> prior = Independent({"U_s": Normal(), "U_a": Normal()})
+    >>> sorted(mix(Point({"U_s": 1.0, "U_a": 2.0}), prior, inferred=["U_s"]).sample(jax.random.key(0)))
+    ['U_a', 'U_s']
+    """
+    return Mix(posterior, prior, frozenset(inferred))
+
+
+def merge(inferred_noise: Noise, fresh_noise: Noise, inferred: frozenset[str]) -> Noise:
+    """Take the fields named in `inferred` from the first value and the others from the second."""
+    fresh = _fields(fresh_noise)
+    if unknown := sorted(inferred - fresh.keys()):
+        raise ValueError(f"mix: unknown noise {unknown}; the model's noise is {sorted(fresh)}.")
+    source = _fields(inferred_noise)
+    merged = {name: source[name] if name in inferred else value for name, value in fresh.items()}
+    return merged if isinstance(fresh_noise, dict) else type(fresh_noise)(**merged)
+
+
+def _fields(noise: Noise) -> dict[str, Any]:
+    if isinstance(noise, dict):
+        return noise
+    return {name: getattr(noise, name) for name in type(noise).__dataclass_fields__}
+
+
+def _is_distribution(node: Any) -> bool:
+    return isinstance(node, NoiseDistribution)
+
+
+def _refuse_unless(condition: Array, message: str) -> None:
+    """Raise where the values are known; inside a trace the types are trusted."""
+    if not isinstance(condition, Tracer) and not bool(jnp.all(condition)):
+        raise ValueError(message)

@@ -1,0 +1,35 @@
+"""POMDPs as structural causal models (paper, section 2.1 and Figure 1, right).
+
+Model files to imitate, in the order in which they import each other: `scenario` (the noise of one episode),
+`actions` (named reparameterizations of the policy's choice), `model` (`POMDP`), `actors` (`Policy`, `Planner`),
+`episode` (`Episode`, `Trajectory`), `rollout`, `unrolled` (`as_scm`), `batching`.
+"""
+
+from coulda.pomdp.actions import ActionMechanism, GumbelMaxAction, InverseCDFAction, LocationScaleAction
+from coulda.pomdp.actors import Actor, Planner, Policy
+from coulda.pomdp.batching import batched
+from coulda.pomdp.episode import Episode, Trajectory
+from coulda.pomdp.model import POMDP
+from coulda.pomdp.rollout import rollout
+from coulda.pomdp.scenario import LazyNoise, Scenario
+from coulda.pomdp.unrolled import as_scm, change_policy, named_noise
+
+__all__ = [
+    "POMDP",
+    "ActionMechanism",
+    "Actor",
+    "Episode",
+    "GumbelMaxAction",
+    "InverseCDFAction",
+    "LazyNoise",
+    "LocationScaleAction",
+    "Planner",
+    "Policy",
+    "Scenario",
+    "Trajectory",
+    "as_scm",
+    "batched",
+    "change_policy",
+    "named_noise",
+    "rollout",
+]

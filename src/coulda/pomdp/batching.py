@@ -1,0 +1,38 @@
+"""`batched`: the one place where a function of one episode becomes a function of millions."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+
+def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) -> Any:
+    """`vmap(function)(batch)`, in chunks so that memory stays flat, split over all local devices.
+
+    Memory holds the batch, the results and `chunk_size` episodes' worth of everything between. So for
+    millions of episodes give it keys rather than scenarios, and return returns rather than trajectories.
+
+    Args:
+        function: of one element.
+        batch: a pytree of arrays with one leading axis `[n, ...]`.
+        chunk_size: how many elements a device works on at once.
+
+    >>> batched(lambda x: x + 1, jnp.arange(5), chunk_size=2)
+    Array([1, 2, 3, 4, 5], dtype=int32)
+    """
+    devices = jax.local_device_count()
+    size = jax.tree.leaves(batch)[0].shape[0]
+    share = -(-size // devices)
+    run = partial(jax.lax.map, function, batch_size=min(chunk_size, max(share, 1)))
+    if devices == 1 or size < devices:
+        return run(batch)
+    # Every device takes an equal share; what is missing is made up with the first element and dropped.
+    fill = np.concatenate([np.arange(size), np.zeros(share * devices - size, np.int32)])
+    mesh = jax.make_mesh((devices,), ("batch",))
+    spread = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec("batch"), out_specs=PartitionSpec("batch"))
+    padded = batch if share * devices == size else jax.tree.map(lambda x: x[fill], batch)
+    return jax.tree.map(lambda x: x[:size], spread(padded))

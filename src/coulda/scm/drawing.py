@@ -1,0 +1,203 @@
+"""The picture of an SCM, in the style of the paper's Figure 1.
+
+Noise is a circle, grey where its node is observed and white where it is not; a mechanism is a black
+square; an intervened mechanism is a red square with its label, and the edges it no longer has are gone.
+"""
+
+import io
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coulda.extras import require
+from coulda.noise import NoiseDistribution, Point
+from coulda.scm.graph import Graph, topological_order
+
+Position = tuple[float, float]
+
+_BLACK, _GREY, _RED = "#1a1a1a", "#cfcfcf", "#c8312b"
+_RADIUS = 0.27
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A laid-out graph. `save("scm.svg")` or `save("scm.png")`; notebooks show it as it is."""
+
+    positions: Mapping[str, Position]
+    noise_positions: Mapping[str, Position]
+    graph: Graph
+    intervened: Mapping[str, str]
+    observed: frozenset[str]
+    exogenous: frozenset[str]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture; the format is the file's ending (svg, png, pdf)."""
+        path = Path(path)
+        self._figure().savefig(path, bbox_inches="tight", dpi=200, transparent=False)
+        return path
+
+    def _repr_svg_(self) -> str:
+        buffer = io.StringIO()
+        self._figure().savefig(buffer, format="svg", bbox_inches="tight")
+        return buffer.getvalue()
+
+    def _figure(self) -> Any:
+        require("matplotlib", extra="plots")
+        from matplotlib.figure import Figure
+
+        everything = [*self.positions.values(), *self.noise_positions.values()]
+        xs, ys = [x for x, _ in everything], [y for _, y in everything]
+        width, height = max(xs) - min(xs) + 1.4, max(ys) - min(ys) + 1.4
+        figure = Figure(figsize=(0.85 * width, 0.85 * height))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(min(xs) - 0.7, max(xs) + 0.7), ylim=(min(ys) - 0.7, max(ys) + 0.7), aspect="equal")
+        axes.axis("off")
+        self._draw_edges(axes)
+        for name, position in self.positions.items():
+            self._draw_node(axes, name, position)
+        for name, position in self.noise_positions.items():
+            _circle(axes, position, _noise_label(name), grey=name in self.observed)
+        return figure
+
+    def _draw_edges(self, axes: Any) -> None:
+        for child, parents in self.graph.items():
+            for parent in parents:
+                blocked = _blocked(self.positions, parent, child)
+                _arrow(axes, self.positions[parent], self.positions[child], bend=0.25 if blocked else 0.0)
+        for name, position in self.noise_positions.items():
+            _arrow(axes, position, self.positions[name])
+
+    def _draw_node(self, axes: Any, name: str, position: Position) -> None:
+        if name in self.exogenous:
+            _circle(axes, position, _label(name), grey=name in self.observed)
+            return
+        from matplotlib.patches import Rectangle
+
+        x, y = position
+        color = _RED if name in self.intervened else _BLACK
+        corner = (x - _RADIUS, y - _RADIUS)
+        axes.add_patch(
+            Rectangle(corner, 2 * _RADIUS, 2 * _RADIUS, facecolor=color, edgecolor="none", zorder=3)
+        )
+        axes.text(x, y, _label(name), color="white", ha="center", va="center", fontsize=11, zorder=4)
+        if name in self.intervened:
+            label = self.intervened[name]
+            axes.text(x, y - 0.45, label, color=_RED, ha="center", va="center", fontsize=8, zorder=4)
+
+
+def draw(
+    graph: Graph,
+    noise: Mapping[str, NoiseDistribution],
+    intervened: Mapping[str, str],
+    observed: Collection[str],
+    positions: Mapping[str, Position] | None,
+) -> Drawing:
+    """Lay the graph out: causes above effects, noise beside its mechanism."""
+    if unknown := [name for name in [*observed, *(positions or {})] if name not in graph]:
+        raise ValueError(f"draw: unknown node {unknown}; the nodes are {list(graph)}.")
+    placed = {**_layered(graph), **(positions or {})}
+    # A root without an intervention *is* its noise (U_c and U_s1 in Figure 1).
+    exogenous = frozenset(n for n, pa in graph.items() if not pa and n not in intervened)
+    noisy = [
+        name
+        for name in graph
+        if name not in exogenous
+        and not isinstance(noise[name], Point)
+        and not intervened.get(name, "").startswith(f"do({name} =")
+    ]
+    taken = dict(placed)
+    noise_positions = {name: _free_place_beside(name, taken) for name in noisy}
+    return Drawing(placed, noise_positions, dict(graph), intervened, frozenset(observed), exogenous)
+
+
+def _layered(graph: Graph) -> dict[str, Position]:
+    """Depth gives the row; within a row, nodes stand near the mean of their parents."""
+    depth: dict[str, int] = {}
+    for name in topological_order(graph):
+        depth[name] = max((depth[parent] + 1 for parent in graph[name]), default=0)
+    placed: dict[str, Position] = {}
+    for level in range(max(depth.values()) + 1):
+        row = [name for name in graph if depth[name] == level]
+        wanted = {n: _mean([placed[p][0] for p in graph[n]], default=1.6 * i) for i, n in enumerate(row)}
+        right = -math.inf
+        for name in sorted(row, key=wanted.__getitem__):
+            right = max(wanted[name], right + 1.6)
+            placed[name] = (right, -1.2 * level)
+    return placed
+
+
+def _mean(values: list[float], default: float) -> float:
+    return sum(values) / len(values) if values else default
+
+
+def _free_place_beside(name: str, taken: dict[str, Position]) -> Position:
+    """The first free place around the node: left, right, below, above, then the diagonals."""
+    x, y = taken[name]
+    for dx, dy in (
+        (-0.8, 0),
+        (0.8, 0),
+        (0, -0.8),
+        (0, 0.8),
+        (-0.7, 0.7),
+        (0.7, 0.7),
+        (-0.7, -0.7),
+        (0.7, -0.7),
+    ):
+        place = (x + dx, y + dy)
+        if all(math.dist(place, other) > 2.2 * _RADIUS for other in taken.values()):
+            break
+    taken[f"noise of {name}"] = place
+    return place
+
+
+def _blocked(positions: Mapping[str, Position], parent: str, child: str) -> bool:
+    """Whether a third node lies on the straight line between two nodes."""
+    (x0, y0), (x1, y1) = positions[parent], positions[child]
+    length = math.dist((x0, y0), (x1, y1))
+    for name, (x, y) in positions.items():
+        if name in (parent, child) or length == 0:
+            continue
+        along = ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length**2
+        off = abs((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0)) / length
+        if 0 < along < 1 and off < _RADIUS:
+            return True
+    return False
+
+
+def _arrow(axes: Any, start: Position, end: Position, bend: float = 0.0) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    arrow = FancyArrowPatch(
+        start,
+        end,
+        arrowstyle="-|>",
+        mutation_scale=11,
+        shrinkA=17,
+        shrinkB=18,
+        linewidth=1.1,
+        color=_BLACK,
+        connectionstyle=f"arc3,rad={bend}",
+        zorder=1,
+    )
+    axes.add_patch(arrow)
+
+
+def _circle(axes: Any, position: Position, label: str, grey: bool) -> None:
+    from matplotlib.patches import Circle
+
+    color = _GREY if grey else "white"
+    axes.add_patch(Circle(position, _RADIUS, facecolor=color, edgecolor=_BLACK, linewidth=1.2, zorder=3))
+    axes.text(*position, label, color=_BLACK, ha="center", va="center", fontsize=10, zorder=4)
+
+
+def _label(name: str) -> str:
+    """`S_1` and `S1` are set as S with a subscript; a word stays a word."""
+    match = re.fullmatch(r"([A-Za-z])_?(\w{1,3})", name)
+    return rf"${match[1]}_{{{match[2]}}}$" if match else (f"${name}$" if len(name) == 1 else name)
+
+
+def _noise_label(name: str) -> str:
+    return rf"$U_{{{name.replace('_', '').lower()}}}$"
