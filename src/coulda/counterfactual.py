@@ -1,6 +1,7 @@
 """Counterfactual inference, CFI (Algorithm 1): abduct the noise, intervene, predict on the same noise."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -31,7 +32,7 @@ class Counterfactual(eqx.Module):
     log_weights: Array
     """`[n]`, normalized."""
     replay_error: Array
-    """Largest difference between the evidence and what the inferred noise gives: rounding, or a wrong posterior."""
+    """Largest |evidence - what the inferred noise gives|: rounding, or else a wrong posterior."""
     exact: bool = eqx.field(static=True)
     """Whether the weighted samples are the distribution itself, with no Monte Carlo error."""
     method: str = eqx.field(static=True)
@@ -63,9 +64,7 @@ class Counterfactual(eqx.Module):
         return jnp.exp(-jax.scipy.special.logsumexp(2 * self.log_weights, axis=-1))
 
     def _differences(self, node: str) -> Any:
-        return jax.tree.map(
-            lambda a, b: a.astype(float) - b.astype(float), self.samples[node], self.factual[node]
-        )
+        return jax.tree.map(lambda a, b: a.astype(float) - b.astype(float), self.samples[node], self.factual[node])
 
     def _average(self, values: Array) -> Array:
         return jnp.sum(self._weights_for(values) * values.astype(float), axis=self.log_weights.ndim - 1)
@@ -118,70 +117,63 @@ def counterfactual(
     >>> round(float(result.mean("Y")), 4), float(result.standard_error("Y")), result.method
     (1.9, 0.0, 'inversion, exact for this evidence')
     """
+    evidence = {name: jax.tree.map(partial(_finite, name), value) for name, value in evidence.items()}
     intervention = do() if intervention is None else intervention
-    query = tuple(scm.order if query is None else query)
+    nodes = None if query is None else tuple(query)
+    answer, possible = _answer(key, scm, evidence, intervention, nodes, abduction, num_samples, frozenset(resample))
+    _refuse_impossible(np.asarray(possible), evidence)
+    return answer
+
+
+@eqx.filter_jit
+def _answer(key, scm, evidence, intervention, query, abduction, num_samples, resample) -> tuple[Counterfactual, Array]:
+    """All rows. Everything about structure is checked here, while the program is traced, and so only once."""
+    query = scm.order if query is None else query
     for what, names in (("query", query), ("resample", resample)):
         if unknown := [name for name in names if name not in scm.mechanisms]:
             raise SCMError(f"{what}: unknown node {unknown}; the nodes are {list(scm.order)}.")
     evidence, rows = _check_evidence(scm, evidence)
     engine, method = choose(abduction, scm, tuple(evidence))
-    fresh = frozenset(resample) | frozenset(intervention.fresh_noise)
-    infer = _infer if rows is None else _infer_rows
-    keys = key if rows is None else jax.random.split(key, rows)
-    *answer, exact, possible = infer(keys, evidence, scm, intervention, engine, query, fresh, num_samples)
-    _refuse_impossible(np.asarray(possible), evidence)
-    return Counterfactual(*answer, exact=exact, method=method)
+
+    def infer(key: Array, row: Evidence) -> tuple[Counterfactual, Array]:
+        return _infer(key, row, scm, intervention, engine, method, query, resample, num_samples)
+
+    return infer(key, evidence) if rows is None else jax.vmap(infer)(jax.random.split(key, rows), evidence)
 
 
-@eqx.filter_jit
-def _infer(key, evidence, scm, intervention, engine, query, fresh, num_samples):
-    """One row: abduct, intervene, predict."""
+def _infer(key, evidence, scm, intervention, engine, method, query, resample, n) -> tuple[Counterfactual, Array]:
+    """One row: abduct, intervene, predict. Also whether any draw explains the evidence."""
     key_abduct, key_fresh = jax.random.split(key)
-    posterior: Posterior = engine(key_abduct, scm, evidence, num_samples)
+    posterior: Posterior = engine(key_abduct, scm, evidence, n)
     intervened = intervention(scm)
-    noise, weights = posterior.noise.values, posterior.noise.log_weights
-    counterfactual_noise = noise
-    if fresh:
-        noise, weights, counterfactual_noise = _refresh(
-            key_fresh, posterior.noise, intervened, fresh, num_samples
-        )
+    factual_noise, log_weights = posterior.noise.values, posterior.noise.log_weights
+    noise = factual_noise
+    if fresh := resample | intervention.fresh_noise.keys():
+        factual_noise, noise = _refresh(key_fresh, posterior.noise, intervened, fresh, n)
+        log_weights = jnp.full(n, log_weights.max())
     # Everything that the intervention and the fresh noise cannot reach stays as it was.
     changed = descendants(intervened.graph, fresh | intervention.targets.keys())
-    factual = jax.vmap(lambda u: scm.simulate(u, known=evidence))(noise)
+    factual = jax.vmap(lambda u: scm.simulate(u, known=evidence))(factual_noise)
     unchanged = {name: value for name, value in factual.items() if name not in changed}
-    predicted = jax.vmap(lambda u, known: intervened.simulate(u, known))(counterfactual_noise, unchanged)
-    log_weights = jax.nn.log_softmax(weights)
-    return (
-        {name: predicted[name] for name in query},
-        {name: factual[name] for name in query},
-        counterfactual_noise,
-        log_weights,
-        _replay_error(scm, noise, log_weights, evidence),
-        posterior.exact and not fresh,
-        jnp.isfinite(jax.scipy.special.logsumexp(weights)),
+    predicted = jax.vmap(intervened.simulate)(noise, unchanged)
+    answer = Counterfactual(
+        samples={name: predicted[name] for name in query},
+        factual={name: factual[name] for name in query},
+        noise=noise,
+        log_weights=jax.nn.log_softmax(log_weights),
+        replay_error=_replay_error(scm, factual_noise, log_weights, evidence),
+        exact=posterior.exact and not fresh,
+        method=method,
     )
+    return answer, jnp.isfinite(log_weights.max())
 
 
-@eqx.filter_jit
-def _infer_rows(keys, evidence, scm, intervention, engine, query, fresh, num_samples):
-    exact = None
-
-    def one(key, row):
-        nonlocal exact
-        *arrays, exact, possible = _infer(key, row, scm, intervention, engine, query, fresh, num_samples)
-        return *arrays, possible
-
-    *arrays, possible = jax.vmap(one)(keys, evidence)
-    return *arrays, exact, possible
-
-
-def _refresh(key: Array, posterior: Empirical, intervened: SCM, fresh: frozenset[str], n: int):
-    """`n` draws with the noise named in `fresh` from the prior of the intervened model (Corollary 2)."""
+def _refresh(key: Array, posterior: Empirical, intervened: SCM, fresh: frozenset[str], n: int) -> tuple[Any, Any]:
+    """`n` posterior draws, and the same with the noise in `fresh` from the intervened prior (Corollary 2)."""
     key_posterior, key_prior = jax.random.split(key)
-    noise = jax.vmap(posterior.sample)(jax.random.split(key_posterior, n))
+    inferred = jax.vmap(posterior.sample)(jax.random.split(key_posterior, n))
     prior = jax.vmap(intervened.noise_prior.sample)(jax.random.split(key_prior, n))
-    possible = jnp.where(jnp.isfinite(posterior.log_weights).any(), 0.0, -jnp.inf)
-    return noise, jnp.full(n, possible), merge(prior, noise, fresh)
+    return inferred, merge(prior, inferred, fresh)
 
 
 def _replay_error(scm: SCM, noise: Any, log_weights: Array, evidence: Evidence) -> Array:
@@ -189,9 +181,7 @@ def _replay_error(scm: SCM, noise: Any, log_weights: Array, evidence: Evidence) 
     replayed = jax.vmap(scm.simulate)(noise)
 
     def error(simulated: Array, observed: Array) -> Array:
-        gap = (
-            jnp.abs(simulated.astype(float) - observed.astype(float)).reshape(log_weights.shape[0], -1).max(1)
-        )
+        gap = jnp.abs(simulated.astype(float) - observed.astype(float)).reshape(log_weights.shape[0], -1).max(1)
         return jnp.max(jnp.where(jnp.isfinite(log_weights), gap, 0.0))
 
     errors = [jax.tree.map(error, replayed[name], value) for name, value in evidence.items()]
@@ -199,49 +189,52 @@ def _replay_error(scm: SCM, noise: Any, log_weights: Array, evidence: Evidence) 
 
 
 def _check_evidence(scm: SCM, evidence: Evidence) -> tuple[dict[str, Any], int | None]:
-    """Evidence as arrays of the nodes' dtypes, and the number of rows (None for a single one)."""
+    """Evidence in the nodes' dtypes, and the number of rows (None for a single one)."""
     if unknown := [name for name in evidence if name not in scm.mechanisms]:
         raise SCMError(f"evidence on unknown node {unknown}; the nodes are {list(scm.order)}.")
     shapes, arrays, rows = scm.shapes, {}, set()
     for name, value in evidence.items():
-        arrays[name] = jax.tree.map(lambda v, s, name=name: _as_node(name, v, s), value, shapes[name])
-        pairs = zip(jax.tree.leaves(arrays[name]), jax.tree.leaves(shapes[name]), strict=True)
-        rows |= {_rows(name, array, shape) for array, shape in pairs}
+        if jax.tree.structure(value) != jax.tree.structure(shapes[name]):
+            raise SCMError(f"evidence on '{name}' is {jax.tree.structure(value)}; the node is {shapes[name]}.")
+        arrays[name] = jax.tree.map(partial(_cast, name), value, shapes[name])
+        rows |= set(jax.tree.leaves(jax.tree.map(partial(_rows, name), arrays[name], shapes[name])))
     if len(rows) > 1:
-        raise SCMError(
-            f"evidence has different numbers of rows: {rows}. Give every node the same leading axis."
-        )
-    return arrays, (rows.pop() if rows else None)
+        raise SCMError(f"evidence has different numbers of rows: {sorted(rows)}. Give every node the same.")
+    count = rows.pop() if rows else 0
+    return arrays, count or None
 
 
-def _as_node(name: str, value: Any, shape: jax.ShapeDtypeStruct) -> Array:
+def _finite(name: str, value: Any) -> Array:
     array = jnp.asarray(value)
+    if not isinstance(array, Tracer) and not np.isfinite(np.asarray(array)).all():
+        raise SCMError(f"evidence on '{name}' is not finite. Drop those rows, or leave the node unobserved.")
+    return array
+
+
+def _cast(name: str, array: Array, shape: jax.ShapeDtypeStruct) -> Array:
     if not jnp.can_cast(array.dtype, shape.dtype, casting="same_kind"):
         raise SCMError(f"evidence on '{name}' is {array.dtype}, but the node is {shape.dtype}.")
-    if not isinstance(array, Tracer) and not bool(jnp.isfinite(array.astype(float)).all()):
-        raise SCMError(f"evidence on '{name}' is not finite. Drop the rows, or leave the node unobserved.")
     return array.astype(shape.dtype)
 
 
-def _rows(name: str, array: Array, shape: jax.ShapeDtypeStruct) -> int | None:
+def _rows(name: str, array: Array, shape: jax.ShapeDtypeStruct) -> int:
+    """The length of the leading axis that the evidence has over and above the node, 0 for none."""
     if array.shape == shape.shape:
-        return None
-    if array.shape[1:] == shape.shape and array.ndim == len(shape.shape) + 1:
+        return 0
+    if array.shape[1:] == shape.shape and array.shape[0] > 0 and array.ndim == len(shape.shape) + 1:
         return array.shape[0]
-    raise SCMError(
-        f"evidence on '{name}' has shape {array.shape}; the node is {shape.shape}, or [rows, …] of it."
-    )
+    raise SCMError(f"evidence on '{name}' has shape {array.shape}; the node is {shape.shape}, or [rows, …] of it.")
 
 
 def _refuse_impossible(possible: np.ndarray, evidence: Mapping[str, Any]) -> None:
     if possible.all():
         return
     bad = np.flatnonzero(~np.atleast_1d(possible))
-    row = jax.tree.map(lambda v: v if possible.ndim == 0 else v[bad[0]], dict(evidence))
-    where = (
-        "the evidence" if possible.ndim == 0 else f"{bad.size} rows of evidence, the first is row {bad[0]}:"
-    )
+    row = {
+        name: np.asarray(value if possible.ndim == 0 else value[bad[0]]).tolist() for name, value in evidence.items()
+    }
+    rows = "" if possible.ndim == 0 else f" in {bad.size} of {possible.size} rows, the first of them row {bad[0]}"
     raise SCMError(
-        f"{where} { ({name: np.asarray(value).tolist() for name, value in row.items()}) } has probability zero under the "
-        "model (or none of the draws explains it). Check the values, or raise num_samples."
+        f"the evidence has probability zero under the model (or no draw explains it){rows}: {row}. "
+        "Check the values, or raise num_samples."
     )

@@ -130,14 +130,12 @@ def exogenous() -> Exogenous:
 
 
 def additive(parents: tuple[str, ...], mean: Callable[..., Array]) -> Additive:
-    """x = mean(*parents) + u."""
+    """X = mean(*parents) + u."""
     return Additive(parents, lambda *inputs: mean(*inputs[:-1]) + inputs[-1], mean)
 
 
-def location_scale(
-    parents: tuple[str, ...], location_and_scale: Callable[..., tuple[Array, Array]]
-) -> LocationScale:
-    """x = location + scale · u, with `location, scale = location_and_scale(*parents)`."""
+def location_scale(parents: tuple[str, ...], location_and_scale: Callable[..., tuple[Array, Array]]) -> LocationScale:
+    """X = location + scale · u, with `location, scale = location_and_scale(*parents)`."""
 
     def function(*inputs: Any) -> Array:
         location, scale = location_and_scale(*inputs[:-1])
@@ -147,7 +145,7 @@ def location_scale(
 
 
 def gumbel_max(parents: tuple[str, ...], logits: Callable[..., Array]) -> GumbelMax:
-    """x = argmax(logits(*parents) + u), with u ~ `Gumbel((K,))`. -inf marks an impossible category."""
+    """X = argmax(logits(*parents) + u), with u ~ `Gumbel((K,))`. -inf marks an impossible category."""
 
     def log_probabilities(*pa: Any) -> Array:
         return jax.nn.log_softmax(logits(*pa))
@@ -159,7 +157,7 @@ def gumbel_max(parents: tuple[str, ...], logits: Callable[..., Array]) -> Gumbel
 
 
 def inverse_cdf(parents: tuple[str, ...], probabilities: Callable[..., Array]) -> InverseCDF:
-    """x = the category in whose interval of the CDF u ~ `Uniform()` falls."""
+    """X = the category in whose interval of the CDF u ~ `Uniform()` falls."""
 
     def function(*inputs: Any) -> Array:
         return category_at(probabilities(*inputs[:-1]), inputs[-1])
@@ -168,7 +166,7 @@ def inverse_cdf(parents: tuple[str, ...], probabilities: Callable[..., Array]) -
 
 
 def quantile(parents: tuple[str, ...], cdf: Callable[..., Array], low: float, high: float) -> Quantile:
-    """x = F^{-1}(u | parents) with F = `cdf(x, *parents)`, found by bisection in [low, high]."""
+    """X = F^{-1}(u | parents) with F = `cdf(x, *parents)`, found by bisection in [low, high]."""
 
     def function(*inputs: Any) -> Array:
         return bisect(lambda x: cdf(x, *inputs[:-1]), inputs[-1], low, high)
@@ -184,9 +182,7 @@ def table(parents: tuple[str, ...], probabilities: Any) -> InverseCDF:
             f"a table over {len(parents)} parents {parents} needs {len(parents) + 1} axes; got {values.shape}."
         )
     if bool(((values < 0) | (jnp.abs(values.sum(-1, keepdims=True) - 1) > 1e-4)).any()):
-        raise SCMError(
-            f"each row of the table over {parents} must be ≥ 0 and sum to 1; sums: {values.sum(-1)}."
-        )
+        raise SCMError(f"each row of the table over {parents} must be ≥ 0 and sum to 1; sums: {values.sum(-1)}.")
     return inverse_cdf(parents, lambda *pa: values[tuple(pa)])
 
 
@@ -249,7 +245,7 @@ def uniform_given_category(probabilities: Array, value: Array, fresh: Array) -> 
 
 
 def bisect(function: Callable[[Array], Array], target: Array, low: float, high: float) -> Array:
-    """x with function(x) = target for an increasing function, to the last float: 50 halvings."""
+    """X with function(x) = target for an increasing function, to the last float: 50 halvings."""
 
     def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = bracket

@@ -225,9 +225,7 @@ class Empirical(NoiseDistribution):
         (size,) = sizes
         self.log_weights = jnp.zeros(size) if log_weights is None else jnp.asarray(log_weights)
         if self.log_weights.shape != (size,):
-            raise ValueError(
-                f"Empirical got {size} values and log_weights of shape {self.log_weights.shape}."
-            )
+            raise ValueError(f"Empirical got {size} values and log_weights of shape {self.log_weights.shape}.")
 
     @property
     def weights(self) -> Array:

@@ -81,7 +81,7 @@ class POMDP(eqx.Module):
         """O_t = f(S_t, U_o)."""
 
     def observation_log_prob(self, observation: Any, state: Any) -> Array:
-        """log p(o | s), with U_o integrated out. By default observation is exact: 0 where equal, else -inf."""
+        """Log p(o | s), with U_o integrated out. By default observation is exact: 0 where equal, else -inf."""
         expected = self.observe(state, self.observation_noise.sample(jax.random.key(0)))
         if not isinstance(self.observation_noise, Point):
             raise NotImplementedError(

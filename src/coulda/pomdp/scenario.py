@@ -33,7 +33,7 @@ class LazyNoise(eqx.Module):
     """
 
     @abc.abstractmethod
-    def at(self, step: Array) -> Any:
+    def at(self, step: Array | int) -> Any:
         """The slice u_t."""
 
 

@@ -79,9 +79,7 @@ class Drawing:
         x, y = position
         color = _RED if name in self.intervened else _BLACK
         corner = (x - _RADIUS, y - _RADIUS)
-        axes.add_patch(
-            Rectangle(corner, 2 * _RADIUS, 2 * _RADIUS, facecolor=color, edgecolor="none", zorder=3)
-        )
+        axes.add_patch(Rectangle(corner, 2 * _RADIUS, 2 * _RADIUS, facecolor=color, edgecolor="none", zorder=3))
         axes.text(x, y, _label(name), color="white", ha="center", va="center", fontsize=11, zorder=4)
         if name in self.intervened:
             label = self.intervened[name]

@@ -93,14 +93,10 @@ class SCM(eqx.Module):
                 values[name] = jax.eval_shape(self.mechanisms[name].__call__, parents, noise[name])
             except Exception as error:
                 received = {parent: values[parent] for parent in names} | {"noise": noise[name]}
-                raise SCMError(
-                    f"mechanism '{name}' fails on its inputs {_describe(received)}: {error}"
-                ) from error
+                raise SCMError(f"mechanism '{name}' fails on its inputs {_describe(received)}: {error}") from error
         return values
 
-    def simulate(
-        self, noise: Mapping[str, Noise], known: Mapping[str, Value] | None = None
-    ) -> dict[str, Value]:
+    def simulate(self, noise: Mapping[str, Noise], known: Mapping[str, Value] | None = None) -> dict[str, Value]:
         """Every node's value for one draw of the noise. Nodes in `known` keep the value given there."""
         values: dict[str, Value] = {}
         for name, parents in self.graph.items():
@@ -135,18 +131,14 @@ def _check_names(noise: Mapping[str, Any], mechanisms: Mapping[str, Any]) -> Non
         raise SCMError("an SCM needs at least one mechanism.")
     for name, mechanism in mechanisms.items():
         if not isinstance(mechanism, Mechanism):
-            raise SCMError(
-                f"mechanism '{name}' is a {type(mechanism).__name__}. Write `Mechanism(parents, function)`."
-            )
+            raise SCMError(f"mechanism '{name}' is a {type(mechanism).__name__}. Write `Mechanism(parents, function)`.")
         if name not in noise:
             raise SCMError(
                 f"mechanism '{name}' has no noise entry; noise has {list(noise)}. "
                 f"Add `{name}=`, or `Point()` for a node without noise."
             )
         if not isinstance(noise[name], NoiseDistribution):
-            raise SCMError(
-                f"the noise of '{name}' is a {type(noise[name]).__name__}, not a NoiseDistribution."
-            )
+            raise SCMError(f"the noise of '{name}' is a {type(noise[name]).__name__}, not a NoiseDistribution.")
         for parent in mechanism.parents:
             if parent not in mechanisms:
                 raise SCMError(
