@@ -1,0 +1,1 @@
+"""Worlds that logs come from, one folder or file each."""
