@@ -2,13 +2,16 @@
 
 Model files to imitate, in the order in which they import each other: `scenario` (the noise of one episode),
 `actions` (named reparameterizations of the policy's choice), `model` (`POMDP`), `actors` (`Policy`, `Planner`),
-`episode` (`Episode`, `Trajectory`), `rollout`, `unrolled` (`as_scm`), `batching`.
+`finite` and `linear_gaussian` (what exact inference asks of a model), `episode` (`Episode`, `Trajectory`), `rollout`,
+`unrolled` (`as_scm`), `batching`.
 """
 
 from coulda.pomdp.actions import ActionMechanism, GumbelMaxAction, InverseCDFAction, LocationScaleAction
 from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
 from coulda.pomdp.episode import Episode, Trajectory
+from coulda.pomdp.finite import FinitePOMDP, choice
+from coulda.pomdp.linear_gaussian import LinearGaussianPOMDP
 from coulda.pomdp.model import POMDP
 from coulda.pomdp.rollout import rollout
 from coulda.pomdp.scenario import LazyNoise, Scenario
@@ -19,9 +22,11 @@ __all__ = [
     "ActionMechanism",
     "Actor",
     "Episode",
+    "FinitePOMDP",
     "GumbelMaxAction",
     "InverseCDFAction",
     "LazyNoise",
+    "LinearGaussianPOMDP",
     "LocationScaleAction",
     "Planner",
     "Policy",
@@ -30,6 +35,7 @@ __all__ = [
     "as_scm",
     "batched",
     "change_policy",
+    "choice",
     "named_noise",
     "rollout",
 ]

@@ -1,6 +1,7 @@
 """How an action distribution and action noise become an action: A_t = f_π(H_t, U_at).
 
-A policy returns a distribution; the model names the reparameterization that turns it into an action.
+A policy returns a distribution; the model names the reparameterization that turns it into an action. Each knows
+the exact posterior of its noise given the action that was taken, as a transport of a fresh draw.
 """
 
 from typing import Any, ClassVar, Protocol
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.mechanisms import category_at, gumbel_argmax
+from coulda.mechanisms import category_at, gumbel_argmax, gumbel_given_argmax, uniform_given_category
 from coulda.noise import Categorical, Gumbel, NoiseDistribution, Normal, Uniform
 
 
@@ -24,6 +25,10 @@ class ActionMechanism(Protocol):
 
     def __call__(self, distribution: Any, noise: Any) -> Any:
         """The action."""
+        ...
+
+    def posterior(self, distribution: Any, action: Any, fresh: Any) -> Any:
+        """A draw of p(u | distribution, action), carried there from `fresh`, a draw of p(u)."""
         ...
 
 
@@ -42,6 +47,10 @@ class GumbelMaxAction(eqx.Module):
         """An int32."""
         return gumbel_argmax(jax.nn.log_softmax(distribution.logits), noise)
 
+    def posterior(self, distribution: Categorical, action: Array, fresh: Array) -> Array:
+        """Gumbels given their argmax."""
+        return gumbel_given_argmax(jax.nn.log_softmax(distribution.logits), action, fresh)
+
 
 class InverseCDFAction(eqx.Module):
     """The action in whose interval of the CDF u falls, for discrete actions in their order."""
@@ -56,6 +65,10 @@ class InverseCDFAction(eqx.Module):
     def __call__(self, distribution: Categorical, noise: Array) -> Array:
         """An int32."""
         return category_at(distribution.probabilities, noise)
+
+    def posterior(self, distribution: Categorical, action: Array, fresh: Array) -> Array:
+        """Uniform on the action's interval of the CDF."""
+        return uniform_given_category(distribution.probabilities, action, fresh)
 
 
 class LocationScaleAction(eqx.Module):
@@ -72,3 +85,7 @@ class LocationScaleAction(eqx.Module):
     def __call__(self, distribution: Normal, noise: Array) -> Array:
         """A float array `[shape]`."""
         return jnp.broadcast_to(distribution.from_normal(noise), self.shape)
+
+    def posterior(self, distribution: Normal, action: Array, fresh: Array) -> Array:  # noqa: ARG002
+        """The standardized residual: there is no choice."""
+        return (action - distribution.mean) / distribution.scale

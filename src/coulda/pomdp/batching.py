@@ -20,6 +20,7 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) 
         batch: a pytree of arrays with one leading axis `[n, ...]`.
         chunk_size: how many elements a device works on at once.
 
+    >>> import jax.numpy as jnp
     >>> batched(lambda x: x + 1, jnp.arange(5), chunk_size=2)
     Array([1, 2, 3, 4, 5], dtype=int32)
     """

@@ -1,0 +1,6 @@
+"""Scenario sources p(U | h_t): the prior, exact posteriors, and learned ones."""
+
+from coulda.hindsight.exact import Exact
+from coulda.hindsight.source import Prior, ScenarioSource
+
+__all__ = ["Exact", "Prior", "ScenarioSource"]

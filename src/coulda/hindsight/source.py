@@ -1,0 +1,97 @@
+"""`ScenarioSource`: where the scenarios come from, the one argument in which the paper's methods differ.
+
+| source              | p(U | …)            | evaluation | search   |
+|---------------------|---------------------|------------|----------|
+| `Prior(model)`      | nothing             | MB-PE      | MB-PS    |
+| any, `.given(1)`    | h_1: the first observation | —   | GPS-like |
+| any, `.given(t)`    | h_t                 | CF-PE      | CF-GPS   |
+
+A source of your own is a subclass with `infer`; `evaluate` and `search` ask nothing else of it.
+"""
+
+import abc
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from coulda.pomdp import POMDP, Episode, Scenario
+
+ALL_STEPS = 2**30
+"""More steps than any episode has: condition on all of it."""
+
+
+class ScenarioSource(eqx.Module):
+    """p(U | h_t): the distribution of an episode's scenario, given its first t steps.
+
+    h_t = (o_1, a_1, r_1, …, a_{t-1}, r_{t-1}, o_t) as in the paper: `steps=0` is nothing, `steps=1` the first
+    observation, and T + 1 or more the whole episode. Nothing of the episode past h_t may have any effect.
+
+    Write `infer` for one episode; the caller vmaps it over keys and episodes, best inside `batched`:
+
+        batched(lambda pair: rollout(model, policy, source.infer(*pair)), (keys, episodes))
+
+    A scenario is always complete, ready for `rollout`: noise that h_t says nothing about is drawn afresh. Where
+    the noise of actions is not wanted from the posterior, `noise.merge` or `noise.mix` puts fresh noise in its
+    place (Corollary 2). Sources over the same model that take their fresh noise from `fresh(key, model)` agree
+    exactly with `Prior(model)` for the same key at `steps=0`.
+    """
+
+    steps: eqx.AbstractVar[Array]
+    """t, an int32 scalar, not static: all values of t share one compiled program."""
+
+    @abc.abstractmethod
+    def infer(self, key: Array, episode: Episode) -> Scenario:
+        """One draw of p(U | h_t). Consumes `key`."""
+
+    def given(self, steps: int | Array) -> Self:
+        """This source, conditioned on h_t with t = `steps`."""
+        if isinstance(steps, int) and steps < 0:
+            raise ValueError(f"a source is conditioned on 0 or more steps; got {steps}.")
+        return eqx.tree_at(lambda source: source.steps, self, jnp.asarray(steps, jnp.int32))
+
+
+class Prior(ScenarioSource):
+    """p(U), whatever was logged: the scenarios of MB-PE and MB-PS."""
+
+    model: POMDP
+    steps: Array
+
+    def __init__(self, model: POMDP):
+        self.model, self.steps = model, jnp.int32(0)
+
+    def infer(self, key: Array, episode: Episode) -> Scenario:  # noqa: ARG002
+        """A draw of the model's prior."""
+        return fresh(key, self.model)
+
+    def given(self, steps: int | Array) -> Self:
+        """The prior is conditioned on nothing, so only `steps=0` makes sense."""
+        if not isinstance(steps, int) or steps != 0:
+            raise ValueError(f"Prior is conditioned on nothing; steps={steps} needs a source that infers.")
+        return self
+
+
+def fresh(key: Array, model: POMDP) -> Scenario:
+    """A draw of the model's prior, from the part of `key` that every source uses for it."""
+    return model.scenario_prior.sample(key)
+
+
+def other_key(key: Array) -> Array:
+    """A key for a source's other draws, independent of `fresh(key, model)`."""
+    return jax.random.fold_in(key, 0x5EED)
+
+
+def history_length(episode: Episode, steps: Array) -> Array:
+    """How many observations h_t has: t, or one more than the actions taken where the episode ended before."""
+    return jnp.minimum(steps, episode.length + 1)
+
+
+def where_known(known: Array, inferred: Any, otherwise: Any) -> Any:
+    """`inferred` where `known` (`[T]` or a scalar), leaf by leaf over leading axes."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(jnp.reshape(known, known.shape + (1,) * (a.ndim - known.ndim)), a, b)
+
+    return jax.tree.map(pick, inferred, otherwise)

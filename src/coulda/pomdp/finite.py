@@ -1,0 +1,79 @@
+"""`FinitePOMDP`: finitely many states, with all that exact planning and exact inference ask of a model."""
+
+import abc
+from typing import Any, Literal
+
+import gymnasium
+from jax import Array
+
+from coulda.pomdp.actions import GumbelMaxAction, InverseCDFAction
+from coulda.pomdp.model import POMDP
+
+Reparameterization = Literal["gumbel_max", "inverse_cdf"]
+
+
+def choice(reparameterization: str, size: int) -> GumbelMaxAction | InverseCDFAction:
+    """The named reparameterization of a choice among `size` categories, be they actions, states or observations.
+
+    >>> type(choice("gumbel_max", 3).noise).__name__, type(choice("inverse_cdf", 3).noise).__name__
+    ('Gumbel', 'Uniform')
+    """
+    if reparameterization == "gumbel_max":
+        return GumbelMaxAction(size)
+    if reparameterization == "inverse_cdf":
+        return InverseCDFAction()
+    raise ValueError(
+        f"reparameterization is {reparameterization!r}; name one of 'gumbel_max', 'inverse_cdf'. They agree on "
+        "every distribution and differ on counterfactuals, so there is no default."
+    )
+
+
+class FinitePOMDP(POMDP):
+    """A POMDP with numbered states: a state is a pytree with an `index`, an int32 scalar in 0 … S-1.
+
+    Inference never enumerates more than the states that agree with what was seen (`states`), so that a model of
+    many states of which little is hidden stays cheap. Posteriors of noise are transports of a fresh draw.
+    """
+
+    @property
+    @abc.abstractmethod
+    def num_states(self) -> int:
+        """S."""
+
+    @property
+    @abc.abstractmethod
+    def action_space(self) -> gymnasium.spaces.Discrete:
+        """Discrete(A)."""
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return int(self.action_space.n)
+
+    @abc.abstractmethod
+    def tables(self) -> tuple[Array, Array, Array]:
+        """Transition probabilities `[A, S, S]`, rewards `[A, S, S]` and terminal states `[S]`, for planning."""
+
+    @abc.abstractmethod
+    def states(self, previous_action: Array, observation: Any) -> Any:
+        """All states `[K, ...]` in which `observation` may be seen after `previous_action` (-1: before the first)."""
+
+    @abc.abstractmethod
+    def initial_log_prob(self, state: Any) -> Array:
+        """Log p(s_1)."""
+
+    @abc.abstractmethod
+    def transition_log_prob(self, state: Any, action: Array, next_state: Any) -> Array:
+        """Log p(s_{t+1} | s_t, a_t)."""
+
+    @abc.abstractmethod
+    def initial_posterior(self, state: Any, fresh: Any) -> Any:
+        """A draw of p(U_s1 | s_1)."""
+
+    @abc.abstractmethod
+    def transition_posterior(self, state: Any, action: Array, next_state: Any, fresh: Any) -> Any:
+        """A draw of p(U_s | s_t, a_t, s_{t+1})."""
+
+    def observation_posterior(self, state: Any, observation: Any, fresh: Any) -> Any:  # noqa: ARG002
+        """A draw of p(U_o | s_t, o_t); by default an observation has no noise."""
+        return fresh
