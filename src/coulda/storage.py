@@ -92,7 +92,8 @@ def write_artifact(
 ) -> None:
     """Commit an artifact at `path`, which must not exist yet: it appears there whole, or not at all.
 
-    `parts` may be a generator: one part is held in memory at a time.
+    `parts` may be a generator: one part is held in memory at a time. `metadata` is encoded after the last part,
+    so that it may count what the generator made.
     """
     path = Path(path)
     if path.exists():

@@ -1,0 +1,106 @@
+"""`coulda episodes info|validate|convert`: look at a log, check it, and change its format."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from coulda.episodes import Columns, EpisodeLog, StoredLog, fit_behavior, read_any, write_any
+
+LogPath = Annotated[Path, tyro.conf.Positional]
+
+
+@dataclass(frozen=True)
+class Info:
+    """Say what is in a log."""
+
+    log: LogPath
+    """A folder of ours or of Minari, a .parquet or .csv table, or the .npz of an MDPDataset."""
+    columns: Columns = field(default_factory=Columns)
+    """Of a table."""
+
+    def run(self) -> None:
+        """Print the summary."""
+        log = read_any(self.log, self.columns)
+        table = Table("", str(self.log), title="episodes")
+        for name, value in summary(log).items():
+            table.add_row(name, value)
+        Console().print(table)
+
+
+@dataclass(frozen=True)
+class Validate:
+    """Read every number of a log and check it; the first that is wrong is named."""
+
+    log: LogPath
+    """A log in any format."""
+    columns: Columns = field(default_factory=Columns)
+    """Of a table."""
+
+    def run(self) -> None:
+        """Raises what is wrong, or says that all is well."""
+        log = read_any(self.log, self.columns)
+        steps = sum(batch.num_steps for batch in _batches(log, "checking"))
+        print(f"{self.log}: {len(log)} episodes, {steps} steps, all valid")
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write a log in another format."""
+
+    log: LogPath
+    """A log in any format."""
+    to: LogPath
+    """Its name tells the format: .parquet, .csv, .npz (MDPDataset), a name such as random-v0 (Minari), else ours."""
+    columns: Columns = field(default_factory=Columns)
+    """Of a table."""
+    fit_behavior: bool = False
+    """Fit the behavior policy to the log, and write its probabilities, marked as fitted."""
+
+    def run(self) -> None:
+        """Convert, in pieces where both formats allow it."""
+        log = read_any(self.log, self.columns)
+        if self.fit_behavior:
+            log = fit_behavior(log.read() if isinstance(log, StoredLog) else log)
+        write_any(self.to, log)
+        print(f"{self.to}: {len(log)} episodes, {log.num_steps} steps")
+
+
+def summary(log: EpisodeLog | StoredLog) -> dict[str, str]:
+    """What a person wants to know of a log, reading it in pieces."""
+    lengths, returns, terminated, known = [], [], [], 0
+    for batch in _batches(log, "reading"):
+        lengths.append(batch.lengths)
+        returns.append(batch.episode_returns)
+        terminated.append(batch.terminated)
+        known += int((~np.isnan(batch.log_prob)).sum())
+    length, total = np.concatenate(lengths), np.concatenate(returns)
+    error = f" ± {total.std(ddof=1) / np.sqrt(len(total)):.4g}" if len(total) > 1 else ""
+    share = known / log.num_steps
+    return {
+        "episodes": f"{len(log):,}",
+        "steps": f"{log.num_steps:,}",
+        "length": f"{length.min()} … {length.max()}, median {np.median(length):g}",
+        "return": f"{total.mean():.4g}{error} (mean ± standard error), {total.min():.4g} … {total.max():.4g}",
+        "came to their end": f"{np.concatenate(terminated).mean():.1%}",
+        "observations": str(log.schema.observation_space),
+        "last observation": log.schema.last_observation,
+        "actions": str(log.schema.action_space),
+        "behavior probabilities": "unknown" if known == 0 else f"{log.schema.behavior}, at {share:.1%} of the steps",
+    }
+
+
+def _batches(log: EpisodeLog | StoredLog, what: str) -> Iterator[EpisodeLog]:
+    """Batches under a progress bar that counts episodes and leaves nothing behind."""
+    sizes = track(range(len(log)), what, console=Console(stderr=True), transient=True)
+    bar = iter(sizes)
+    for batch in log.batches():
+        for _ in range(len(batch)):
+            next(bar)
+        yield batch

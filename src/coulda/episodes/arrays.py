@@ -1,0 +1,100 @@
+"""Flat arrays as d3rlpy's MDPDataset takes them: one row a step, episodes end where a flag says so."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from coulda.episodes.log import EpisodeLog, Schema, spans
+from coulda.episodes.validation import Source, checked_log
+
+
+def from_arrays(
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    terminals: Any,
+    timeouts: Any = None,
+    *,
+    observation_space: gymnasium.Space | None = None,
+    action_space: gymnasium.Space | None = None,
+    source: Source | None = None,
+) -> EpisodeLog:
+    """A log of the arrays of an MDPDataset, `[n, ...]` each, one row a step.
+
+    They lack the observation after an episode's last action: the one before it is repeated, and the schema
+    says so. Spaces that are not given are those of `guess_space`.
+    """
+    source = Source() if source is None else source
+    observations, actions = np.asarray(observations), np.asarray(actions)
+    rewards, terminals = _flat(rewards), _flat(terminals)
+    timeouts = np.zeros_like(terminals) if timeouts is None else _flat(timeouts)
+    if actions.ndim == 2 and actions.shape[1] == 1 and actions.dtype.kind in "iu":
+        actions = actions[:, 0]
+    columns = {"observations": observations, "actions": actions, "rewards": rewards}
+    for name, column in (columns | {"terminals": terminals, "timeouts": timeouts}).items():
+        if len(column) != len(rewards):
+            source.refuse(f"has {len(column)} rows, but there are {len(rewards)} rewards", field=name)
+    ends = np.flatnonzero((terminals != 0) | (timeouts != 0)) + 1
+    if len(ends) == 0 or ends[-1] != len(rewards):
+        source.refuse(
+            "the last row is neither terminal nor a timeout; flag the end of the last episode",
+            episode=len(ends),
+            step=len(rewards) - 1 - (int(ends[-1]) if len(ends) else 0),
+            field="terminals",
+        )
+    starts = np.concatenate([[0], ends[:-1]])
+    schema = Schema(
+        guess_space(observations) if observation_space is None else observation_space,
+        guess_space(actions) if action_space is None else action_space,
+        last_observation="repeated",
+    )
+    rows = repeat_last(ends - starts)
+    terminated = terminals[ends - 1] != 0
+    return checked_log(schema, observations[rows], actions, rewards, ends - starts, terminated, source=source)
+
+
+def to_arrays(log: EpisodeLog) -> dict[str, np.ndarray]:
+    """The arrays of an MDPDataset; the observations after the last actions have no place in it."""
+    if not isinstance(log.observation, np.ndarray) or not isinstance(log.action, np.ndarray):
+        raise ValueError("an MDPDataset holds one array of observations and one of actions, not trees of them")
+    ends = np.cumsum(log.lengths)
+    terminals, timeouts = np.zeros(log.num_steps, np.float32), np.zeros(log.num_steps, np.float32)
+    terminals[ends - 1], timeouts[ends - 1] = log.terminated, ~log.terminated
+    return {
+        "observations": log.observation[spans(ends - log.lengths + np.arange(len(log)), log.lengths)],
+        "actions": log.action,
+        "rewards": log.reward,
+        "terminals": terminals,
+        "timeouts": timeouts,
+    }
+
+
+def guess_space(column: np.ndarray) -> gymnasium.Space:
+    """`Discrete(max + 1)` for a column of integers ≥ 0, else an unbounded `Box`.
+
+    >>> guess_space(np.array([0, 3, 1]))
+    Discrete(4)
+    """
+    if column.ndim == 1 and column.dtype.kind in "iu" and column.min(initial=0) >= 0:
+        return spaces.Discrete(int(column.max(initial=0)) + 1)
+    integer = column.dtype.kind in "iu"
+    low, high = (np.iinfo(np.int32).min, np.iinfo(np.int32).max) if integer else (-np.inf, np.inf)
+    return spaces.Box(low, high, column.shape[1:], np.int32 if integer else np.float32)
+
+
+def repeat_last(lengths: np.ndarray) -> np.ndarray:
+    """Row numbers that repeat the last row of each episode once.
+
+    >>> repeat_last(np.array([2, 1])).tolist()
+    [0, 1, 1, 2, 2]
+    """
+    times = np.ones(int(lengths.sum()), int)
+    times[np.cumsum(lengths) - 1] = 2
+    return np.repeat(np.arange(len(times)), times)
+
+
+def _flat(column: Any) -> np.ndarray:
+    column = np.asarray(column)
+    return column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column

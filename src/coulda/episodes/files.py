@@ -1,0 +1,162 @@
+"""Our own format: npz shards under a manifest with the schema, the counts and a SHA-256 of each part."""
+
+import io
+import itertools
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import msgspec
+import numpy as np
+
+from coulda.episodes.log import EpisodeLog, Schema, concatenate
+from coulda.episodes.spaces import Spec, space_tree, spec_of
+from coulda.episodes.validation import LogError, Source, checked_log
+from coulda.storage import Artifact, Kind, read_artifact, write_artifact
+
+
+class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Counts of one part."""
+
+    episodes: int
+    steps: int
+    max_length: int
+
+
+class LogMetadata(msgspec.Struct, forbid_unknown_fields=True):
+    """What the manifest of a log says beside the digests."""
+
+    observation_space: Spec
+    action_space: Spec
+    behavior: Literal["logged", "fitted"]
+    last_observation: Literal["logged", "repeated"]
+    shards: dict[str, Shard]
+
+
+KIND = Kind("episodes", 1, LogMetadata)
+
+
+@dataclass(frozen=True)
+class StoredLog:
+    """A log on disk, read one shard at a time; each shard's digest, counts and values are checked as it is."""
+
+    path: Path
+    schema: Schema
+    shards: dict[str, Shard]
+    artifact: Artifact[LogMetadata]
+
+    def __len__(self) -> int:
+        """The number of episodes."""
+        return sum(shard.episodes for shard in self.shards.values())
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of all episodes."""
+        return sum(shard.steps for shard in self.shards.values())
+
+    @property
+    def max_length(self) -> int:
+        """The longest episode's number of steps."""
+        return max((shard.max_length for shard in self.shards.values()), default=0)
+
+    def batches(self, size: int = 4096) -> Iterator[EpisodeLog]:
+        """The log in pieces of at most `size` episodes, in order, holding one shard in memory."""
+        for name in self.shards:
+            yield from self._shard(name).batches(size)
+
+    def read(self) -> EpisodeLog:
+        """All of it, in memory."""
+        return concatenate([self._shard(name) for name in self.shards])
+
+    def _shard(self, name: str) -> EpisodeLog:
+        first = sum(shard.episodes for other, shard in self.shards.items() if other < name)
+        source = Source(self.path / name, range(first, first + self.shards[name].episodes))
+        log = _decode(self.schema, self.artifact.read(name), source)
+        if (found := _counts(log)) != self.shards[name]:
+            source.refuse(f"the manifest says {self.shards[name]}, the file has {found}")
+        return log
+
+
+def write_log(path: Path | str, log: EpisodeLog | StoredLog | Iterable[EpisodeLog]) -> None:
+    """Write a log, or its pieces as they come, each as a shard. It appears whole at `path`, or not at all."""
+    pieces = log.batches() if isinstance(log, EpisodeLog | StoredLog) else iter(log)
+    first = next(pieces, None)
+    if first is None:
+        raise ValueError(f"nothing to write to {path}: the log has no episodes")
+    schema = first.schema
+    spaces = spec_of(schema.observation_space), spec_of(schema.action_space)
+    metadata = LogMetadata(*spaces, schema.behavior, schema.last_observation, shards={})
+
+    def parts() -> Iterator[tuple[str, bytes]]:
+        for index, shard in enumerate(itertools.chain([first], pieces)):
+            name = f"shard-{index:06d}.npz"
+            metadata.shards[name] = _counts(shard)
+            yield name, _encode(shard)
+
+    write_artifact(Path(path), KIND, parts(), metadata)
+
+
+def open_log(path: Path | str) -> StoredLog:
+    """A log in our own format, ready to be read in pieces (`batches`) or whole (`read`)."""
+    artifact = read_artifact(Path(path), KIND)
+    metadata = artifact.metadata
+    try:
+        spaces = metadata.observation_space.space(), metadata.action_space.space()
+    except (AssertionError, ValueError, TypeError) as error:
+        raise LogError(f"its spaces cannot be built: {error}", file=path) from error
+    if metadata.shards.keys() != artifact.parts.keys():
+        raise LogError(
+            f"the manifest counts {sorted(metadata.shards)} and has the parts {sorted(artifact.parts)}", file=path
+        )
+    schema = Schema(*spaces, metadata.behavior, metadata.last_observation)
+    return StoredLog(Path(path), schema, dict(sorted(metadata.shards.items())), artifact)
+
+
+def _counts(log: EpisodeLog) -> Shard:
+    return Shard(len(log), log.num_steps, log.max_length)
+
+
+def _columns(log: EpisodeLog) -> dict[str, np.ndarray]:
+    named = {name: getattr(log, name) for name in ("reward", "log_prob", "lengths", "terminated")}
+    for field in ("observation", "action"):
+        leaves = jax.tree.leaves(getattr(log, field))
+        named |= {f"{field}.{i}": array for i, array in enumerate(leaves)}
+    return named
+
+
+def _encode(log: EpisodeLog) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **_columns(log))
+    return file.getvalue()
+
+
+def _decode(schema: Schema, data: bytes, source: Source) -> EpisodeLog:
+    arrays = load_arrays(data, source)
+    structures = {
+        "observation": jax.tree.structure(space_tree(schema.observation_space)),
+        "action": jax.tree.structure(space_tree(schema.action_space)),
+    }
+    names = {f"{field}.{i}" for field, tree in structures.items() for i in range(tree.num_leaves)}
+    names |= {"reward", "log_prob", "lengths", "terminated"}
+    if arrays.keys() != names:
+        missing, extra = sorted(names - arrays.keys()), sorted(arrays.keys() - names)
+        source.refuse(f"arrays are missing {missing} or unexpected {extra}", field=(missing + extra)[0])
+
+    def tree(field: str) -> Any:
+        structure = structures[field]
+        return jax.tree.unflatten(structure, [arrays[f"{field}.{i}"] for i in range(structure.num_leaves)])
+
+    rest = {name: arrays[name] for name in ("reward", "log_prob", "lengths", "terminated")}
+    return checked_log(schema, tree("observation"), tree("action"), source=source, **rest)
+
+
+def load_arrays(data: bytes, source: Source) -> dict[str, np.ndarray]:
+    """The arrays of an npz; nothing is unpickled, and anything that is not plain arrays is refused."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, EOFError, OSError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+        source.refuse(f"not an npz of plain arrays: {error}")

@@ -1,0 +1,62 @@
+"""Tell the formats of logs apart by what is on the disk."""
+
+from pathlib import Path
+
+import numpy as np
+
+from coulda.episodes.arrays import from_arrays, to_arrays
+from coulda.episodes.files import StoredLog, load_arrays, open_log, write_log
+from coulda.episodes.log import EpisodeLog
+from coulda.episodes.minari import read_minari, write_minari
+from coulda.episodes.tables import Columns, read_table, write_table
+from coulda.episodes.validation import LogError, Source
+from coulda.storage import MANIFEST
+
+_ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts")
+
+
+def read_any(path: Path | str, columns: Columns | None = None) -> EpisodeLog | StoredLog:
+    """A log in any format: ours (read in pieces), Minari, `.parquet`, `.csv`, or `.npz` of an MDPDataset."""
+    path = Path(path)
+    if (path / MANIFEST).exists():
+        return open_log(path)
+    if (path / "data" / "metadata.json").exists():
+        return read_minari(path)
+    if path.is_file() and path.suffix in (".parquet", ".csv"):
+        return read_table(path, columns)
+    if path.is_file() and path.suffix == ".npz":
+        return _read_npz(path)
+    what = "is not there" if not path.exists() else "is in no known format"
+    raise LogError(
+        f"{what}; a log is a folder of ours or of Minari, a .parquet or .csv table, or the .npz of an MDPDataset",
+        file=path,
+    )
+
+
+def write_any(path: Path | str, log: EpisodeLog | StoredLog) -> None:
+    """Write a log in the format that the name asks for: .parquet, .csv, .npz, `…-v0` for Minari, else ours."""
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(f"{path} exists; remove it or name another")
+    if path.suffix in (".parquet", ".csv", ".npz") or _is_minari_name(path.name):
+        whole = log.read() if isinstance(log, StoredLog) else log
+        if path.suffix == ".npz":
+            np.savez(path, allow_pickle=False, **to_arrays(whole))
+        else:
+            (write_minari if _is_minari_name(path.name) else write_table)(path, whole)
+    else:
+        write_log(path, log)
+
+
+def _is_minari_name(name: str) -> bool:
+    """Names of Minari datasets end in a version: `random-v0`."""
+    return name.rpartition("-v")[2].isdecimal() and "-v" in name
+
+
+def _read_npz(path: Path) -> EpisodeLog:
+    source = Source(path)
+    arrays = load_arrays(path.read_bytes(), source)
+    for name in _ARRAYS[:-1]:
+        if name not in arrays:
+            source.refuse(f"the file has {sorted(arrays)}; an MDPDataset has {_ARRAYS}", field=name)
+    return from_arrays(*(arrays[name] for name in _ARRAYS if name in arrays), source=source)

@@ -1,0 +1,165 @@
+"""`EpisodeLog`: ragged episodes of pytrees, kept end to end in flat columns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.pomdp import Episode
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What is known of a log apart from its numbers."""
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    behavior: Literal["logged", "fitted"] = "logged"
+    """Whether the probabilities come with the log or were fitted to it afterwards."""
+    last_observation: Literal["logged", "repeated"] = "logged"
+    """Many logs lack the observation after the last action; there the one before it is repeated."""
+
+
+@dataclass(frozen=True)
+class EpisodeLog(Sequence[Episode]):
+    """N episodes of any lengths T_1 … T_N: a sequence of `Episode`s without padding.
+
+    Made by the readers of this package, by `collect`, `checked_log` or `from_episodes`, all of which validate;
+    never by hand. Arrays are NumPy's.
+    """
+
+    schema: Schema
+    observation: Any
+    """`[Σ(T_i + 1), ...]`: each episode's observations and the one after its last action."""
+    action: Any
+    """`[ΣT_i, ...]`."""
+    reward: np.ndarray
+    """`[ΣT_i]`."""
+    log_prob: np.ndarray
+    """log μ(a_t | h_t), `[ΣT_i]`; NaN where it is not known."""
+    lengths: np.ndarray
+    """`[N]`, T_i ≥ 1."""
+    terminated: np.ndarray
+    """`[N]`: whether the episode came to its own end, or (False) was cut off."""
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.lengths)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The `Episode` at an index, `[T_i, ...]`; or the log of a slice."""
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        i = range(len(self))[index]
+        start, end = self._starts[i], self._starts[i] + self.lengths[i]
+        observed = slice(start + i, end + i + 1)
+        observation = jax.tree.map(lambda x: x[observed], self.observation)
+        action = jax.tree.map(lambda x: x[start:end], self.action)
+        return unpadded(observation, action, self.reward[start:end], self.log_prob[start:end])
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.cumsum(self.lengths) - self.lengths
+
+    @property
+    def num_steps(self) -> int:
+        """ΣT_i."""
+        return len(self.reward)
+
+    @property
+    def max_length(self) -> int:
+        """The longest episode's number of steps."""
+        return int(self.lengths.max(initial=0))
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether log μ(a_t | h_t) is known at every step."""
+        return not bool(np.isnan(self.log_prob).any())
+
+    @property
+    def episode_returns(self) -> np.ndarray:
+        """G_i = Σ_t r_t, `[N]`."""
+        return np.add.reduceat(self.reward.astype(float), self._starts) if len(self) else np.zeros(0)
+
+    def take(self, indices: Any) -> "EpisodeLog":
+        """The log of the chosen episodes, in that order, repeats allowed."""
+        i = np.asarray(indices, int)
+        steps = spans(self._starts[i], self.lengths[i])
+        observed = spans(self._starts[i] + i, self.lengths[i] + 1)
+        return EpisodeLog(
+            self.schema,
+            jax.tree.map(lambda x: x[observed], self.observation),
+            jax.tree.map(lambda x: x[steps], self.action),
+            self.reward[steps],
+            self.log_prob[steps],
+            self.lengths[i],
+            self.terminated[i],
+        )
+
+    def padded(self, horizon: int | None = None) -> Episode:
+        """All episodes as one batch for JAX, `[N, T, ...]` with T = `horizon`, the longest length by default.
+
+        After the end the last observation and action are repeated, rewards and log-probabilities are zero and
+        `live` is False.
+        """
+        horizon = self.max_length if horizon is None else horizon
+        if horizon < self.max_length:
+            longest = int(self.lengths.argmax())
+            raise ValueError(f"horizon {horizon} is shorter than episode {longest}, which has {self.max_length} steps")
+        step, length = np.arange(horizon + 1), self.lengths[:, None]
+        live = step[:-1] < length
+        at = self._starts[:, None] + np.minimum(step[:-1], length - 1)
+        observed = (self._starts + np.arange(len(self)))[:, None] + np.minimum(step, length)
+        return Episode(
+            jax.tree.map(lambda x: jnp.asarray(x[observed]), self.observation),
+            jax.tree.map(lambda x: jnp.asarray(x[at]), self.action),
+            jnp.asarray(np.where(live, self.reward[at], 0)),
+            jnp.asarray(live),
+            jnp.asarray(np.where(live, self.log_prob[at], 0)),
+        )
+
+    def sample(self, key: Array, num_episodes: int) -> "EpisodeLog":
+        """A minibatch: episodes drawn uniformly with replacement. Consumes `key`."""
+        return self.take(jax.random.randint(key, (num_episodes,), 0, len(self)))
+
+    def batches(self, size: int = 4096) -> Iterator["EpisodeLog"]:
+        """The log in pieces of at most `size` episodes, in order."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def with_log_prob(self, log_prob: np.ndarray, behavior: Literal["logged", "fitted"]) -> "EpisodeLog":
+        """The same log with other behavior log-probabilities, `[ΣT_i]`, marked as such."""
+        schema = replace(self.schema, behavior=behavior)
+        return replace(self, schema=schema, log_prob=np.asarray(log_prob, np.float32))
+
+
+def unpadded(observation: Any, action: Any, reward: Any, log_prob: Any) -> Episode:
+    """An episode all of whose steps are live."""
+    return Episode(observation, action, reward, live=np.ones(len(reward), bool), log_prob=log_prob)  # pyright: ignore[reportArgumentType]
+
+
+def concatenate(logs: Sequence[EpisodeLog]) -> EpisodeLog:
+    """One log of several with the same schema."""
+
+    def join(*columns: np.ndarray) -> np.ndarray:
+        return np.concatenate(columns)
+
+    fields = ("observation", "action", "reward", "log_prob", "lengths", "terminated")
+    joined = {name: jax.tree.map(join, *(getattr(log, name) for log in logs)) for name in fields}
+    return EpisodeLog(logs[0].schema, **joined)
+
+
+def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The integers start … start + length - 1 of each pair, end to end.
+
+    >>> spans(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    offsets = np.cumsum(lengths) - lengths
+    return np.repeat(starts - offsets, lengths) + np.arange(lengths.sum())

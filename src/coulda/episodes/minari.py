@@ -1,0 +1,117 @@
+"""Minari datasets on HDF5. Needs the extra `minari`.
+
+Behavior probabilities are in `infos["probability"]`, `[T + 1]` as all infos: entry t + 1 came back together
+with the reward of action t, entry 0 from the reset. Distributions over discrete actions may be there too, as
+`infos["probabilities"]`, `[T + 1, K]`.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from coulda.episodes.log import EpisodeLog, Schema, unpadded
+from coulda.episodes.validation import LogError, Source, from_episodes, log_of_probability, taken_probability
+from coulda.extras import require
+from coulda.pomdp import Episode
+
+
+def read_minari(path: Path | str) -> EpisodeLog:
+    """A log of the Minari dataset in the folder `path`, as `minari.load_dataset` finds it there."""
+    data = Path(path) / "data"
+    schema = _schema(data)
+    source = Source(data / "main_data.hdf5")
+    storage = require("minari.dataset.minari_storage", extra="minari").MinariStorage.read(data)
+    episodes, terminated = [], []
+    try:
+        for index, content in enumerate(storage.get_episodes(range(storage.total_episodes))):
+            episodes.append(_episode(content, index, source))
+            terminated.append(_ended(content, index, source))
+    except (OSError, KeyError, RuntimeError, AssertionError) as error:
+        source.refuse(f"cannot be read: {error!r}", episode=len(episodes))
+    if not episodes:
+        source.refuse("the dataset has no episodes")
+    return from_episodes(schema, episodes, np.array(terminated), source)
+
+
+def write_minari(path: Path | str, log: EpisodeLog) -> None:
+    """Write a Minari dataset whose name is that of the folder, such as `random-v0`; images as they are.
+
+    `minari.load_dataset("random-v0")` reads it where MINARI_DATASETS_PATH is the folder's parent.
+    """
+    path = Path(path)
+    minari = require("minari", extra="minari")
+    storage_type = require("minari.dataset.minari_storage", extra="minari").MinariStorage
+    path.mkdir(parents=True)
+    # JPEG loses what the policy saw; the Arrow storage is wrong for long episodes.
+    storage = storage_type.new(
+        path / "data", log.schema.observation_space, log.schema.action_space, data_format="hdf5", jpeg_encoding=False
+    )
+    storage.update_metadata({"dataset_id": path.name, "minari_version": minari.__version__})
+    storage.update_episodes(_buffers(log))
+
+
+def _schema(data: Path) -> Schema:
+    """Spaces from the metadata: without them Minari would make the environment that the file names."""
+    file = data / "metadata.json"
+    try:
+        metadata = json.loads(file.read_text())
+        observation, action = metadata["observation_space"], metadata["action_space"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LogError(f"not the metadata of a Minari dataset with its spaces: {error!r}", file=file) from error
+    if (found := metadata.get("data_format")) != "hdf5":
+        raise LogError(f"data_format is '{found}'; only hdf5 is read", file=file, field="data_format")
+    deserialize = require("minari.serialization", extra="minari").deserialize_space
+    return Schema(deserialize(observation), deserialize(action))
+
+
+def _episode(content: dict[str, Any], index: int, source: Source) -> Episode:
+    reward = np.asarray(content["rewards"], np.float32)
+    action = jax.tree.map(np.asarray, content["actions"])
+    log_prob = _log_prob(content["infos"] or {}, action, len(reward), index, source)
+    return unpadded(content["observations"], action, reward, log_prob)
+
+
+def _log_prob(infos: dict[str, Any], action: Any, length: int, index: int, source: Source) -> np.ndarray:
+    name = next((name for name in ("probability", "probabilities") if name in infos), None)
+    if name is None:
+        return np.full(length, np.nan, np.float32)
+    values = np.asarray(infos[name], np.float64)
+    if len(values) != length + 1:
+        source.refuse(f"expected {length + 1} entries, got {len(values)}", index, field=f"infos['{name}']")
+    one = Source(source.file, [index])
+    taken = values[1:] if name == "probability" else taken_probability(values[1:], action, [length], one)
+    return log_of_probability(taken, [length], one)
+
+
+def _ended(content: dict[str, Any], index: int, source: Source) -> bool:
+    terminated, truncated = (np.asarray(content[name], bool) for name in ("terminations", "truncations"))
+    ends = terminated | truncated
+    if not len(ends):
+        source.refuse("the episode has no steps; drop it", index)
+    if ends[:-1].any():
+        source.refuse("is set, but the episode goes on", index, int(ends.argmax()), "terminations")
+    if not ends[-1]:
+        text = "the last step is neither terminated nor truncated; flag how the episode ended"
+        source.refuse(text, index, len(ends) - 1, "terminations")
+    return bool(terminated[-1])
+
+
+def _buffers(log: EpisodeLog) -> Iterator[Any]:
+    buffer = require("minari.data_collector.episode_buffer", extra="minari").EpisodeBuffer
+    for index, episode in enumerate(log):
+        flags = np.zeros((2, len(episode.reward)), bool)
+        flags[0, -1], flags[1, -1] = log.terminated[index], not log.terminated[index]
+        probability = np.concatenate([[np.nan], np.exp(np.asarray(episode.log_prob, float))])
+        yield buffer(
+            id=index,
+            observations=episode.observation,
+            actions=episode.action,
+            rewards=list(episode.reward),
+            terminations=list(flags[0]),
+            truncations=list(flags[1]),
+            infos={"probability": probability},
+        )

@@ -1,0 +1,177 @@
+"""Gymnasium spaces as a log needs them: bounds and dtypes of their arrays, and a form for the manifest."""
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from gymnasium import spaces
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """What any array of one elementary space must satisfy."""
+
+    low: np.ndarray
+    high: np.ndarray
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def space_tree(space: gymnasium.Space) -> Any:
+    """The space as a pytree of elementary spaces: `Dict` as a dict, `Tuple` as a tuple."""
+    if isinstance(space, spaces.Dict):
+        return {name: space_tree(part) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(space_tree(part) for part in space.spaces)
+    return space
+
+
+def leaf(space: gymnasium.Space) -> Leaf:
+    """Bounds, shape and dtype of an elementary space, 64-bit types as JAX's 32-bit ones.
+
+    >>> leaf(spaces.Discrete(3)).high.item(), leaf(spaces.Box(0, 1, (2,))).dtype
+    (2, dtype('float32'))
+    """
+    if isinstance(space, spaces.Discrete):
+        low = np.asarray(space.start)
+        return Leaf(low, low + space.n - 1, (), np.dtype(np.int32))
+    if isinstance(space, spaces.MultiDiscrete):
+        return Leaf(space.start, space.start + space.nvec - 1, space.shape, np.dtype(np.int32))
+    if isinstance(space, spaces.MultiBinary):
+        ones = np.ones(space.shape, np.int8)
+        return Leaf(0 * ones, ones, space.shape, np.dtype(np.int8))
+    if isinstance(space, spaces.Box):
+        dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
+        return Leaf(space.low, space.high, space.shape, dtype)
+    raise TypeError(
+        f"a log cannot hold {space}; use Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of them"
+    )
+
+
+def named_leaves(space: gymnasium.Space, field: str) -> list[tuple[str, gymnasium.Space]]:
+    """The elementary spaces in tree order, each with its name: `observation` or `observation['grid']`."""
+    paths = jax.tree_util.tree_leaves_with_path(space_tree(space))
+    return [(field + jax.tree_util.keystr(path), part) for path, part in paths]
+
+
+def features(space: gymnasium.Space, value: Any) -> jax.Array:
+    """One value of the space as a flat float vector: categories as one-hot, everything else as it is.
+
+    >>> features(spaces.Discrete(3), jnp.int32(1)).tolist()
+    [0.0, 1.0, 0.0]
+    """
+    parts = jax.tree.map(_leaf_features, space_tree(space), value)
+    return jnp.concatenate(jax.tree.leaves(parts))
+
+
+def _leaf_features(space: gymnasium.Space, value: Any) -> jax.Array:
+    if isinstance(space, spaces.Discrete):
+        return jax.nn.one_hot(value - int(space.start), int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        shifted = jnp.ravel(value) - jnp.asarray(space.start.ravel(), jnp.int32)
+        each = [jax.nn.one_hot(shifted[i], int(n)) for i, n in enumerate(space.nvec.ravel())]
+        return jnp.concatenate(each)
+    return jnp.ravel(value).astype(float)
+
+
+class DiscreteSpec(msgspec.Struct, tag="discrete", frozen=True, forbid_unknown_fields=True):
+    """`Discrete(n, start)`."""
+
+    n: int
+    start: int
+
+    def space(self) -> spaces.Discrete:
+        """The space itself."""
+        return spaces.Discrete(self.n, start=self.start)
+
+
+class MultiDiscreteSpec(msgspec.Struct, tag="multi-discrete", frozen=True, forbid_unknown_fields=True):
+    """`MultiDiscrete(nvec, start)`, flattened."""
+
+    nvec: list[int]
+    start: list[int]
+    shape: tuple[int, ...]
+
+    def space(self) -> spaces.MultiDiscrete:
+        """The space itself."""
+        nvec, start = np.array(self.nvec).reshape(self.shape), np.array(self.start).reshape(self.shape)
+        return spaces.MultiDiscrete(nvec, start=start)
+
+
+class MultiBinarySpec(msgspec.Struct, tag="multi-binary", frozen=True, forbid_unknown_fields=True):
+    """`MultiBinary(n)`."""
+
+    n: int | tuple[int, ...]
+
+    def space(self) -> spaces.MultiBinary:
+        """The space itself."""
+        return spaces.MultiBinary(self.n)
+
+
+class BoxSpec(msgspec.Struct, tag="box", frozen=True, forbid_unknown_fields=True):
+    """`Box`; bounds as text, since JSON has no infinity, and one entry where all are the same."""
+
+    low: list[str]
+    high: list[str]
+    shape: tuple[int, ...]
+    dtype: str
+
+    def space(self) -> spaces.Box:
+        """The space itself."""
+        dtype = np.dtype(self.dtype)
+        bounds = [np.array([float(x) for x in bound]) for bound in (self.low, self.high)]
+        full = [np.broadcast_to(b if len(b) == 1 else b.reshape(self.shape), self.shape) for b in bounds]
+        low, high = (bound.astype(dtype) for bound in full)
+        return spaces.Box(low, high, self.shape, dtype.type)
+
+
+class DictSpec(msgspec.Struct, tag="dict", frozen=True, forbid_unknown_fields=True):
+    """`Dict`."""
+
+    parts: dict[str, "Spec"]
+
+    def space(self) -> spaces.Dict:
+        """The space itself."""
+        return spaces.Dict({name: part.space() for name, part in self.parts.items()})
+
+
+class TupleSpec(msgspec.Struct, tag="tuple", frozen=True, forbid_unknown_fields=True):
+    """`Tuple`."""
+
+    parts: list["Spec"]
+
+    def space(self) -> spaces.Tuple:
+        """The space itself."""
+        return spaces.Tuple([part.space() for part in self.parts])
+
+
+Spec = DiscreteSpec | MultiDiscreteSpec | MultiBinarySpec | BoxSpec | DictSpec | TupleSpec
+"""A space as it is written in a manifest."""
+
+
+def spec_of(space: gymnasium.Space) -> Spec:
+    """The form of a space that JSON can hold.
+
+    >>> spec_of(spaces.Discrete(3)).space()
+    Discrete(3)
+    """
+    if isinstance(space, spaces.Dict):
+        return DictSpec({name: spec_of(part) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return TupleSpec([spec_of(part) for part in space.spaces])
+    if isinstance(space, spaces.Discrete):
+        return DiscreteSpec(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiDiscreteSpec(space.nvec.ravel().tolist(), space.start.ravel().tolist(), space.shape)
+    if isinstance(space, spaces.MultiBinary):
+        return MultiBinarySpec(space.n if isinstance(space.n, int) else space.shape)
+    box = leaf(space)
+    return BoxSpec(_bound(box.low), _bound(box.high), box.shape, str(space.dtype))
+
+
+def _bound(values: np.ndarray) -> list[str]:
+    """As text; `repr` of a float is exact."""
+    flat = [repr(float(x)) for x in np.ravel(values)]
+    return flat[:1] if len(set(flat)) == 1 else flat
