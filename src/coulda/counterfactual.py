@@ -178,14 +178,17 @@ def _refresh(key: Array, posterior: Empirical, intervened: SCM, fresh: frozenset
 
 def _replay_error(scm: SCM, noise: Any, log_weights: Array, evidence: Evidence) -> Array:
     """Largest |simulated - observed| over the draws that have weight."""
-    replayed = jax.vmap(scm.simulate)(noise)
 
-    def error(simulated: Array, observed: Array) -> Array:
-        gap = jnp.abs(simulated.astype(float) - observed.astype(float)).reshape(log_weights.shape[0], -1).max(1)
-        return jnp.max(jnp.where(jnp.isfinite(log_weights), gap, 0.0))
+    def error(draw: Any) -> Array:
+        values = scm.simulate(draw)
+        gaps = [jax.tree.map(_largest_gap, values[name], value) for name, value in evidence.items()]
+        return jnp.max(jnp.stack([jnp.zeros(()), *jax.tree.leaves(gaps)]))
 
-    errors = [jax.tree.map(error, replayed[name], value) for name, value in evidence.items()]
-    return jnp.max(jnp.stack([jnp.zeros(()), *jax.tree.leaves(errors)]))
+    return jnp.max(jnp.where(jnp.isfinite(log_weights), jax.vmap(error)(noise), 0.0))
+
+
+def _largest_gap(value: Array, other: Array) -> Array:
+    return jnp.max(jnp.abs(value.astype(float) - other.astype(float)))
 
 
 def _check_evidence(scm: SCM, evidence: Evidence) -> tuple[dict[str, Any], int | None]:
