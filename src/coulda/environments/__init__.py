@@ -1,8 +1,20 @@
 """Worlds that logs come from, one folder or file each."""
 
 from coulda.environments.bandit import contextual_bandit
+from coulda.environments.cassandra import CassandraError, CassandraFile, parse_cassandra, read_cassandra
 from coulda.environments.linear_gaussian import LinearQuadratic
 from coulda.environments.sepsis import Sepsis
 from coulda.environments.tabular import TabularPOMDP, forest, tiger
 
-__all__ = ["LinearQuadratic", "Sepsis", "TabularPOMDP", "contextual_bandit", "forest", "tiger"]
+__all__ = [
+    "CassandraError",
+    "CassandraFile",
+    "LinearQuadratic",
+    "Sepsis",
+    "TabularPOMDP",
+    "contextual_bandit",
+    "forest",
+    "parse_cassandra",
+    "read_cassandra",
+    "tiger",
+]
