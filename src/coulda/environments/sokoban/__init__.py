@@ -1,1 +1,34 @@
-"""PO-Sokoban: the environment, its level generator and its exact solver (section 3.2, appendix C)."""
+"""PO-Sokoban: the environment, its level generator and its exact solver (section 3.2, appendix C).
+
+In the order in which they import each other: `tiles` (the seven categories), `boxoban` and `pool` (levels on disk),
+`generator`, `solver`, `action_table` (the expert), `checks`, `noise`, `environment` (`Sokoban`, the POMDP), `boards` and
+`batch` (the fast path), `drawing`, `gym`.
+"""
+
+from coulda.environments.sokoban.action_table import ActionTable, tabulate
+from coulda.environments.sokoban.batch import SokobanBatch
+from coulda.environments.sokoban.boxoban import read_levels, write_levels
+from coulda.environments.sokoban.checks import LevelCheck, check_level, count_defects
+from coulda.environments.sokoban.environment import Sokoban
+from coulda.environments.sokoban.generator import generate
+from coulda.environments.sokoban.noise import UniformLevels
+from coulda.environments.sokoban.pool import read_pool, write_pool
+from coulda.environments.sokoban.solver import Solutions, solve
+
+__all__ = [
+    "ActionTable",
+    "LevelCheck",
+    "Sokoban",
+    "SokobanBatch",
+    "Solutions",
+    "UniformLevels",
+    "check_level",
+    "count_defects",
+    "generate",
+    "read_levels",
+    "read_pool",
+    "solve",
+    "tabulate",
+    "write_levels",
+    "write_pool",
+]
