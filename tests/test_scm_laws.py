@@ -11,6 +11,8 @@ from coulda.abduction import ENGINES, Posterior, choose
 from coulda.noise import Empirical, Independent
 from tests import zoo
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(20190501)
 ROWS, DRAWS = 100, 20
 
@@ -151,23 +153,23 @@ class ShiftedPosterior(eqx.Module):
 
 
 # 5 standard errors, at most 3 coordinates: a false failure in 6·10⁻⁷ of 3 tries a specimen.
-@pytest.mark.parametrize("make", [zoo.chain, zoo.bandit, zoo.linear_gaussian, zoo.nonlinear_additive, zoo.fork])
+@pytest.mark.parametrize("make", [zoo.chain, zoo.linear_gaussian, zoo.fork])
 def test_lemma_1_statistically(make):
     specimen = make()
     assert _lemma_1_gap(specimen, "auto") < 5
     assert _lemma_1_gap(specimen, ShiftedPosterior()) > 5
 
 
-@pytest.mark.parametrize("make", [zoo.discrete_gumbel, zoo.discrete_inverse_cdf, zoo.waiting_times])
+@pytest.mark.parametrize("make", [zoo.discrete_gumbel, zoo.waiting_times])
 def test_lemma_1_statistically_discrete(make):
     assert _lemma_1_gap(make(), "auto") < 5
 
 
-@pytest.mark.parametrize("make", [zoo.chain, zoo.bandit, zoo.nonlinear_additive, zoo.discrete_gumbel])
+@pytest.mark.parametrize("make", [zoo.chain, zoo.discrete_gumbel])
 def test_corollary_2_statistically(make):
     """Any subset of the noise may be drawn afresh."""
     specimen = make()
-    for resample in ([specimen.query], specimen.scm.order[1:], specimen.scm.order):
+    for resample in ([specimen.query], specimen.scm.order):
         assert _lemma_1_gap(specimen, "auto", resample=resample) < 5
 
 

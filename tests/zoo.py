@@ -140,7 +140,9 @@ def discrete_inverse_cdf() -> Specimen:
         {
             "X": table((), [0.6, 0.4]),
             "Y": table(("X",), [[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]),
-            "Z": inverse_cdf(("X", "Y"), lambda x, y: jax.nn.softmax(jnp.asarray([0.0, 1.0, -1.0]) * (x - y).astype(float))),
+            "Z": inverse_cdf(
+                ("X", "Y"), lambda x, y: jax.nn.softmax(jnp.asarray([0.0, 1.0, -1.0]) * (x - y).astype(float))
+            ),
         }
     )
     return Specimen("discrete_inverse_cdf", scm, ("X", "Y", "Z"), do(X=1), do(Y=2), "Z", "inversion")

@@ -258,15 +258,18 @@ def _nuts(key: Array, log_density, start: Any, num_warmup: int, num_samples: int
     """Positions `[num_samples, ...]` of one chain, step size and mass matrix adapted in warm-up."""
     blackjax: Any = require("blackjax", extra="mcmc")
     key_warmup, key_sample = jax.random.split(key)
-    warmup = blackjax.window_adaptation(blackjax.nuts, log_density)
-    (state, parameters), _ = warmup.run(key_warmup, start, num_steps=num_warmup)
-    kernel = blackjax.nuts(log_density, **parameters).step
 
-    def step(state, key):
-        state, _ = kernel(key, state)
-        return state, state.position
+    # blackjax mixes dtypes and ranks; a user who forbids that means their own code.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        warmup = blackjax.window_adaptation(blackjax.nuts, log_density)
+        (state, parameters), _ = warmup.run(key_warmup, start, num_steps=num_warmup)
+        kernel = blackjax.nuts(log_density, **parameters).step
 
-    return jax.lax.scan(step, state, jax.random.split(key_sample, num_samples))[1]
+        def step(state: Any, key: Array) -> tuple[Any, Any]:
+            state, _ = kernel(key, state)
+            return state, state.position
+
+        return jax.lax.scan(step, state, jax.random.split(key_sample, num_samples))[1]
 
 
 def _known(scm: SCM, observed: Collection[str]) -> set[str]:

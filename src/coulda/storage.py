@@ -87,9 +87,7 @@ class Artifact(Generic[Metadata]):
             self.read(name)
 
 
-def write_artifact(
-    path: Path, kind: Kind[Metadata], parts: Iterable[tuple[str, bytes]], metadata: Metadata
-) -> None:
+def write_artifact(path: Path, kind: Kind[Metadata], parts: Iterable[tuple[str, bytes]], metadata: Metadata) -> None:
     """Commit an artifact at `path`, which must not exist yet: it appears there whole, or not at all.
 
     `parts` may be a generator: one part is held in memory at a time. `metadata` is encoded after the last part,
@@ -97,9 +95,7 @@ def write_artifact(
     """
     path = Path(path)
     if path.exists():
-        raise FileExistsError(
-            f"{path} exists, and artifacts are never overwritten; remove it or name another"
-        )
+        raise FileExistsError(f"{path} exists, and artifacts are never overwritten; remove it or name another")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
     try:
@@ -204,9 +200,7 @@ def _read_file(path: Path, at_most: int = -1) -> bytes:
 
 def _write_part(folder: Path, name: str, data: bytes) -> Part:
     if not re.match(_PART_NAME, name) or name == MANIFEST:
-        raise ValueError(
-            f"part name '{name}' is not a plain file name; use letters, digits, '_', '-' and '.'"
-        )
+        raise ValueError(f"part name '{name}' is not a plain file name; use letters, digits, '_', '-' and '.'")
     _write_file(folder / name, data)
     return Part(len(data), _digest(data))
 
@@ -241,9 +235,7 @@ def _named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
         if _is_array(leaf):
             yield (f"{name}#{leaf.dtype}" if _is_key(leaf) else name), leaf
         elif isinstance(leaf, bool | int | float | complex):
-            raise TypeError(
-                f"leaf {name} is the Python number {leaf!r}, which would not be saved; make it an array"
-            )
+            raise TypeError(f"leaf {name} is the Python number {leaf!r}, which would not be saved; make it an array")
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:

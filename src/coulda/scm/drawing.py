@@ -66,7 +66,7 @@ class Drawing:
         for child, parents in self.graph.items():
             for parent in parents:
                 blocked = _blocked(self.positions, parent, child)
-                _arrow(axes, self.positions[parent], self.positions[child], bend=0.25 if blocked else 0.0)
+                _arrow(axes, self.positions[parent], self.positions[child], bend=-0.5 if blocked else 0.0)
         for name, position in self.noise_positions.items():
             _arrow(axes, position, self.positions[name])
 
@@ -83,7 +83,7 @@ class Drawing:
         axes.text(x, y, _label(name), color="white", ha="center", va="center", fontsize=11, zorder=4)
         if name in self.intervened:
             label = self.intervened[name]
-            axes.text(x, y - 0.45, label, color=_RED, ha="center", va="center", fontsize=8, zorder=4)
+            axes.text(x + 0.36, y, label, color=_RED, ha="left", va="center", fontsize=9, zorder=4)
 
 
 def draw(

@@ -1,0 +1,76 @@
+"""The command line: arguments only.
+
+A command is a frozen dataclass whose fields carry their help and whose `run` does the work. Its module is
+imported only when the command is called, so that `coulda --help` is quick.
+"""
+
+import importlib
+import os
+import sys
+from importlib.metadata import version
+
+import tyro
+from rich.console import Console
+
+COMMANDS = {
+    "demo": "tell the whole story, end to end",
+    "episodes": "look at a log of episodes, check it, convert it",
+    "sokoban": "play, generate, solve and draw PO-Sokoban levels",
+}
+"""Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
+
+MISTAKES = (ValueError, OSError, ImportError)
+"""What a user can mend: shown as one line, without a traceback."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `coulda ARGUMENTS`. Exits with 2 for a mistake and 130 for Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        print(_help())
+    elif name in ("-V", "--version"):
+        print(f"coulda {version('coulda')}")
+    elif name not in COMMANDS:
+        _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}.")
+    else:
+        _run(name, rest)
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    try:
+        command = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
+        if isinstance(command, dict):
+            tyro.extras.subcommand_cli_from_dict(command, prog=f"coulda {name}", args=arguments).run()
+        else:
+            tyro.cli(command, prog=f"coulda {name}", args=arguments).run()
+    except MISTAKES as error:
+        if os.environ.get("COULDA_TRACEBACK"):
+            raise
+        _fail(str(error))
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted")
+        sys.exit(130)
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items())
+    return (
+        "usage: coulda COMMAND …\n\n"
+        "What would have happened, had we acted differently? Counterfactual evaluation and\n"
+        "policy search on logged experience.\n\n"
+        f"{commands}\n\n"
+        "  --help      this page; `coulda COMMAND --help` for each command's\n"
+        "  --version   the version\n\n"
+        "COULDA_TRACEBACK=1 shows where an error came from."
+    )
+
+
+def _fail(message: str) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {_escape(message)}")
+    sys.exit(2)
+
+
+def _escape(message: str) -> str:
+    return message.replace("[", r"\[")

@@ -1,0 +1,361 @@
+"""Public checks that parts of your own obey the laws: call them in your tests.
+
+>>> from coulda.environments import tiger
+>>> from coulda.policies import Uniform
+>>> model = tiger(horizon=4, reparameterization="gumbel_max")
+>>> check_pomdp(model)
+>>> check_policy(Uniform(3), model)
+
+Each returns nothing, or raises a `CheckError` that says what was found and what to change.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.mechanisms import Reparameterization
+from coulda.noise import Categorical, NoiseDistribution, Normal
+from coulda.pomdp import POMDP, FinitePOMDP, Planner, Policy, Scenario, Trajectory, rollout
+from coulda.pomdp.scenario import LazyNoise, at_step
+from coulda.scm import SCM
+
+
+class CheckError(AssertionError):
+    """A part that breaks a law of this library; the message says how to mend it."""
+
+
+def check_pomdp(model: POMDP, *, seed: int = 0, episodes: int = 32) -> None:
+    """Check a model of your own: shapes, spaces, determinism, finite rewards, and that all chance is in the noise.
+
+    For a `FinitePOMDP` also that its probabilities fit its kernels, and that inferred noise replays what happened.
+    """
+    _refuse(not isinstance(model, POMDP), f"{type(model).__name__} is not a POMDP. Subclass coulda.pomdp.POMDP.")
+    _check_structure(model)
+    scenarios = jax.jit(jax.vmap(model.scenario_prior.sample))(jax.random.split(jax.random.key(seed), episodes))
+    one = jax.tree.map(lambda leaf: leaf[0], scenarios)
+    _check_kernels(model, one)
+    actor = _AnyAction(model.action_space, model.action_mechanism)
+    trajectories = jax.jit(jax.vmap(lambda u: rollout(model, actor, u)))(scenarios)
+    _check_values(model, trajectories)
+    if isinstance(model, FinitePOMDP):
+        fresh = jax.jit(jax.vmap(model.scenario_prior.sample))(jax.random.split(jax.random.key(seed + 1), episodes))
+        _check_finite(model, trajectories, fresh)
+
+
+def check_policy(policy: Policy, model: POMDP, *, seed: int = 0, episodes: int = 32) -> None:
+    """Check a policy of your own in `model`: it sees the history only, and fits `rollout` and the actions."""
+    name = type(policy).__name__
+    _refuse(
+        isinstance(policy, Planner) or not isinstance(policy, Policy),
+        f"{name} is not a Policy but sees the state, or nothing. Subclass coulda.pomdp.Policy: "
+        "`__call__(carry, observation)`.",
+    )
+    _check_carry(policy, model)
+    scenarios = jax.jit(jax.vmap(model.scenario_prior.sample))(jax.random.split(jax.random.key(seed), episodes))
+    episode = jax.jit(jax.vmap(lambda u: rollout(model, policy, u)))(scenarios).episode
+    bad = ~(np.isfinite(episode.log_prob) | ~np.asarray(episode.live))
+    _refuse(
+        bool(bad.any()),
+        f"{name} gave its own action probability zero or NaN at step {_first(bad)} (episode, step). "
+        "Return finite logits, or -inf only for actions that are never taken.",
+    )
+    replayed = jax.jit(jax.vmap(lambda e: _log_probs_of_history(policy, e)))(episode)
+    differs = ~np.isclose(replayed, episode.log_prob, rtol=1e-4, atol=1e-4) & np.asarray(episode.live)
+    _refuse(
+        bool(differs.any()),
+        f"{name} acts differently when it is given the same history again (episode, step {_first(differs)}): it uses "
+        "something that is not in the history, such as the hidden state. Use only the carry and the observation.",
+    )
+
+
+def check_scm(scm: SCM, *, seed: int = 0, draws: int = 32) -> None:
+    """Check a model of your own: mechanisms are deterministic, finite, alike in jit, and their posteriors replay."""
+    for name in scm.order:
+        parents = tuple(scm.shapes[parent] for parent in scm.graph[name])
+        _check_no_draws(f"mechanism '{name}'", scm.mechanisms[name], parents, scm.noise_shapes[name])
+    noise = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed), draws))
+    eager, again = (jax.vmap(scm.simulate)(noise) for _ in range(2))
+    for name in scm.order:
+        _refuse(not _same(eager[name], again[name]), _not_deterministic(f"mechanism '{name}'"))
+        finite = all(bool(jnp.isfinite(leaf.astype(float)).all()) for leaf in jax.tree.leaves(eager[name]))
+        _refuse(not finite, f"'{name}' is not finite for some noise that its prior gives. Bound its mechanism.")
+    fresh = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed + 1), draws))
+    for name, mechanism in scm.mechanisms.items():
+        if isinstance(mechanism, Reparameterization) and isinstance(scm.noise[name], mechanism.noise_family):
+            _check_posterior(scm, name, mechanism, eager, fresh[name])
+
+
+def _check_posterior(scm: SCM, name: str, mechanism: Reparameterization, values: dict[str, Any], fresh: Any) -> None:
+    parents = tuple(values[parent] for parent in scm.graph[name])
+
+    def replay(parents: tuple[Any, ...], value: Any, fresh: Any) -> Any:
+        noise, _ = mechanism.posterior(scm.noise[name], parents, value, fresh)
+        return mechanism(parents, noise)
+
+    replayed = jax.vmap(replay)(parents, values[name], fresh)
+    _refuse(
+        not _close(replayed, values[name]),
+        f"the posterior of '{name}' gives noise that does not reproduce its value. Correct `posterior`.",
+    )
+
+
+def _check_structure(model: POMDP) -> None:
+    horizon = model.horizon
+    _refuse(not isinstance(horizon, int) or horizon < 1, f"horizon is {horizon!r}; make it an int of at least 1.")
+    for name in ("initial_noise", "transition_noise", "observation_noise"):
+        noise = getattr(model, name)
+        found = type(noise).__name__
+        _refuse(not isinstance(noise, NoiseDistribution), f"{name} is a {found}; return a NoiseDistribution.")
+    shapes = jax.eval_shape(model.scenario_prior.sample, jax.random.key(0))
+    _refuse(not isinstance(shapes, Scenario), f"scenario_prior gives a {type(shapes).__name__}, not a Scenario.")
+    lengths = {"transition": horizon, "observation": horizon + 1, "action": horizon}
+    for name, length in lengths.items():
+        field = getattr(shapes, name)
+        leading = {leaf.shape[:1] for leaf in jax.tree.leaves(field)}
+        _refuse(
+            not isinstance(field, LazyNoise) and leading - {(length,)} != set(),
+            f"scenario.{name} must lead with time, [{length}, ...]; its leaves lead with {sorted(leading)}.",
+        )
+
+
+def _check_kernels(model: POMDP, scenario: Scenario) -> None:
+    """Shapes, determinism and no draws, kernel by kernel."""
+    u = [at_step(noise, 0) for noise in (scenario.transition, scenario.observation)]
+    action = _any_action(model)
+    state = _twice("initial", model.initial, scenario.initial)
+    moved = _twice("transition", model.transition, state, action, u[0])
+    before, after = _describe(state), _describe(moved)
+    _refuse(before != after, f"transition turns a state {before} into {after}. Keep structure, shapes and dtypes.")
+    _twice("observe", model.observe, state, u[1])
+    reward = _twice("reward", model.reward, state, action, moved)
+    scalar = jnp.ndim(reward) == 0 and jnp.issubdtype(jnp.result_type(reward), jnp.floating)
+    _refuse(not scalar, f"reward is {_describe(reward)}; return a float scalar, float32[].")
+    over = _twice("terminal", model.terminal, state)
+    boolean = jnp.ndim(over) == 0 and jnp.result_type(over) == jnp.bool_
+    _refuse(not boolean, f"terminal is {_describe(over)}; return a boolean scalar, bool[].")
+    _check_no_draws("initial", model.initial, scenario.initial)
+    _check_no_draws("transition", model.transition, state, action, u[0])
+    _check_no_draws("observe", model.observe, state, u[1])
+    _check_no_draws("reward", model.reward, state, action, moved, None)
+
+
+def _check_values(model: POMDP, trajectories: Trajectory) -> None:
+    episode = trajectories.episode
+    bad = ~np.isfinite(episode.reward)
+    _refuse(
+        bool(bad.any()),
+        f"reward is {np.asarray(episode.reward)[bad][:1]} in (episode, step) {_first(bad)}. "
+        "Rewards must be finite in every state that can be reached.",
+    )
+    _refuse(
+        not bool(episode.live[:, 0].any()),
+        "every episode is over before its first step. `terminal` should be False in some first state.",
+    )
+    _check_space("observation", model.observation_space, episode.observation)
+    _check_space("action", model.action_space, episode.action)
+    try:
+        log_prob = jax.jit(jax.vmap(jax.vmap(model.observation_log_prob)))(episode.observation, trajectories.state)
+    except NotImplementedError:
+        return  # It is asked of the model only by sources that weigh scenarios, which will say so.
+    bad = ~np.isfinite(np.asarray(log_prob))
+    _refuse(
+        bool(bad.any()),
+        f"observation_log_prob is {np.asarray(log_prob)[bad][:1]} for an observation that `observe` gave, in (episode, "
+        f"step) {_first(bad)}. It must be the log-probability of what `observe` does, with its noise integrated out.",
+    )
+
+
+def _check_finite(model: FinitePOMDP, trajectories: Trajectory, fresh: Scenario) -> None:
+    """Probabilities against kernels, on what happened; and noise posteriors by replay."""
+    transition, reward, terminal = (np.asarray(table) for table in model.tables())
+    size = (model.num_actions, model.num_states, model.num_states)
+    shapes = transition.shape, reward.shape, terminal.shape
+    expected = size, size, size[1:2]
+    _refuse(shapes != expected, f"tables have shapes {shapes}; make them {expected}.")
+    _refuse(not np.allclose(transition.sum(-1), 1, atol=1e-4), "rows of the transition table do not sum to 1.")
+    episode, live = trajectories.episode, np.asarray(trajectories.episode.live)
+    before, after = (jax.tree.map(lambda x, s=s: x[:, s], trajectories.state) for s in (slice(-1), slice(1, None)))
+    log_prob = jax.jit(jax.vmap(jax.vmap(model.transition_log_prob)))(before, episode.action, after)
+    table = transition[np.asarray(episode.action), np.asarray(before.index), np.asarray(after.index)]
+    _refuse(
+        not np.allclose(np.exp(log_prob)[live], table[live], atol=1e-5) or not (table[live] > 0).all(),
+        "transition_log_prob, the transition table and `transition` disagree: a transition that happened has "
+        f"probability {table[live].min():g} in the table and {np.exp(log_prob)[live].min():g} by the function.",
+    )
+    first = jax.tree.map(lambda leaf: leaf[:, 0], trajectories.state)
+    _refuse(
+        not bool(jnp.isfinite(jax.vmap(model.initial_log_prob)(first)).all()),
+        "initial_log_prob holds a first state that `initial` gave to be impossible.",
+    )
+    _check_candidates(model, trajectories)
+    _check_replay(model, trajectories, fresh)
+
+
+def _check_replay(model: FinitePOMDP, trajectories: Trajectory, fresh: Scenario) -> None:
+    """Inferred noise, put through the kernels, gives what happened."""
+
+    def again(trajectory: Trajectory, noise: Scenario) -> tuple[Any, Any, Any]:
+        state, action = trajectory.state, trajectory.episode.action
+        first, before, after = (jax.tree.map(lambda x, s=s: x[s], state) for s in (0, slice(-1), slice(1, None)))
+        u = jax.vmap(model.transition_posterior)(before, action, after, noise.transition)
+        moved = jax.vmap(model.transition)(before, action, u)
+        u = jax.vmap(model.observation_posterior)(state, trajectory.episode.observation, noise.observation)
+        live = trajectory.episode.live
+        stayed = jax.tree.map(lambda new, old: jnp.where(live, new, old), moved, after)
+        return (
+            (model.initial(model.initial_posterior(first, noise.initial)), first),
+            (stayed, after),
+            (jax.vmap(model.observe)(state, u), trajectory.episode.observation),
+        )
+
+    pairs = jax.jit(jax.vmap(again))(trajectories, fresh)
+    for name, (replayed, seen) in zip(("initial", "transition", "observation"), pairs, strict=True):
+        _refuse(
+            not _same(replayed, seen),
+            f"{name}_posterior gives noise that does not replay what happened. It must be a draw of p(u | what "
+            "happened), so that the kernel returns the same value.",
+        )
+
+
+def _check_candidates(model: FinitePOMDP, trajectories: Trajectory) -> None:
+    action = trajectories.episode.action
+    previous = jnp.concatenate([jnp.full_like(action[:, :1], -1), action[:, :-1]], axis=1)
+    seen = jax.tree.map(lambda leaf: leaf[:, :-1], trajectories.episode.observation)
+    candidates = jax.vmap(jax.vmap(model.states))(previous, seen).index
+    found = (candidates == trajectories.state.index[:, :-1, None]).any(-1) | ~trajectories.episode.live
+    _refuse(
+        not bool(found.all()),
+        f"states(previous_action, observation) lacks the true state at (episode, step) {_first(~np.asarray(found))}. "
+        "It must list every state in which the observation may be seen.",
+    )
+
+
+def _check_carry(policy: Policy, model: POMDP) -> None:
+    """One step by hand: the carry keeps its shape, the distribution is the mechanism's family, nothing is drawn."""
+    name = type(policy).__name__
+    scenario = model.scenario_prior.sample(jax.random.key(0))
+    observation = model.observe(model.initial(scenario.initial), at_step(scenario.observation, 0))
+    start = policy.initial_carry()
+    carry, distribution = policy(start, observation)
+    again = policy(start, observation)
+    _refuse(not _same((carry, distribution), again), _not_deterministic(f"{name}.__call__"))
+    family = getattr(model.action_mechanism, "family", None)
+    _refuse(
+        family is not None and not isinstance(distribution, family),
+        f"{name} returns a {type(distribution).__name__}; the model's {type(model.action_mechanism).__name__} "
+        f"takes a {getattr(family, '__name__', family)}.",
+    )
+    action = model.action_mechanism(distribution, at_step(scenario.action, 0))
+    after = policy.remember(carry, action, jnp.zeros(()))
+    for method, value in (("__call__", carry), ("remember", after)):
+        _refuse(
+            _describe(value) != _describe(start),
+            f"{name}.{method} gives a carry {_describe(value)}; initial_carry is {_describe(start)}. Keep structure, "
+            "shapes and dtypes, or `rollout` cannot scan.",
+        )
+    _check_space("action", model.action_space, jax.tree.map(lambda leaf: leaf[None, None], action))
+    _check_no_draws(f"{name}.__call__", policy, start, observation, None)
+
+
+def _log_probs_of_history(policy: Policy, episode: Any) -> Array:
+    """Log π(a_t | h_t) from the history alone, with no model and no state in reach."""
+
+    def step(carry: Any, inputs: tuple[Any, ...]) -> tuple[Any, Array]:
+        observation, action, reward = inputs
+        carry, distribution = policy(carry, observation)
+        return policy.remember(carry, action, reward), distribution.log_prob(action)
+
+    seen = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
+    return jax.lax.scan(step, policy.initial_carry(), (seen, episode.action, episode.reward))[1]
+
+
+class _AnyAction(Policy):
+    """A policy that tries everything: uniform over discrete actions, standard normal over others."""
+
+    space: gymnasium.Space = eqx.field(static=True)
+    mechanism: Any
+
+    def __call__(self, carry: Any, observation: Any) -> tuple[Any, Any]:  # noqa: ARG002
+        family = getattr(self.mechanism, "family", None)
+        if isinstance(self.space, gymnasium.spaces.Discrete) and family in (Categorical, None):
+            return carry, Categorical(logits=jnp.zeros(int(self.space.n)))
+        shape = self.space.shape or ()
+        return carry, Normal(jnp.zeros(shape), jnp.ones(shape))
+
+
+def _any_action(model: POMDP) -> Any:
+    _, distribution = _AnyAction(model.action_space, model.action_mechanism)((), None)
+    noise = model.action_mechanism.noise.sample(jax.random.key(0))
+    return model.action_mechanism(distribution, noise)
+
+
+def _check_space(what: str, space: gymnasium.Space, values: Any) -> None:
+    """Every value `[episodes, steps, ...]` lies in its space."""
+    arrays = jax.tree.map(np.asarray, values)
+    count = jax.tree.leaves(arrays)[0].shape[:2]
+    for place in np.ndindex(*count):
+        value = jax.tree.map(lambda leaf, place=place: leaf[place], arrays)
+        _refuse(
+            not space.contains(value),
+            f"{what} {value!r:.80} ({_describe(value)}) at (episode, step) {place} is not in {space}. "
+            f"Correct `{what}_space`, or what gives the {what}.",
+        )
+
+
+def _twice(name: str, kernel: Callable[..., Any], *inputs: Any) -> Any:
+    value = kernel(*inputs)
+    _refuse(not _same(value, kernel(*inputs)), _not_deterministic(name))
+    return value
+
+
+def _not_deterministic(name: str) -> str:
+    return (
+        f"{name} gives different values for the same inputs. Take all chance from the noise `u`, and keep nothing "
+        "between calls."
+    )
+
+
+def _check_no_draws(name: str, function: Callable[..., Any], *inputs: Any) -> None:
+    """The last input is the noise. A seed in it (unsigned integers, keys) may be used: that is lazy noise."""
+    dtypes = [jnp.result_type(leaf) for leaf in jax.tree.leaves(inputs[-1])]
+    if any(jnp.issubdtype(d, jnp.unsignedinteger) or jnp.issubdtype(d, jax.dtypes.prng_key) for d in dtypes):
+        return
+    given = inputs if inputs[-1] is not None else inputs[:-1]
+    program = str(jax.make_jaxpr(function)(*given))
+    used = [word for word in ("threefry2x32", "random_bits", "rng_bit_generator", "rng_uniform") if word in program]
+    _refuse(
+        bool(used),
+        f"{name} draws random numbers itself ({used}). Declare them as noise and take them from `u`.",
+    )
+
+
+def _refuse(condition: bool, message: str) -> None:
+    if condition:
+        raise CheckError(message)
+
+
+def _first(mask: np.ndarray) -> tuple[int, ...]:
+    places = np.argwhere(np.asarray(mask))
+    return tuple(int(i) for i in places[0]) if len(places) else ()
+
+
+def _same(a: Any, b: Any) -> bool:
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True) for x, y in pairs)
+
+
+def _close(a: Any, b: Any) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.allclose(np.asarray(x), np.asarray(y), rtol=1e-3, atol=1e-3) for x, y in pairs)
+
+
+def _describe(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", tree)
