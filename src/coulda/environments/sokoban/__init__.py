@@ -1,8 +1,8 @@
 """PO-Sokoban: the environment, its level generator and its exact solver (section 3.2, appendix C).
 
-In the order in which they import each other: `tiles` (the seven categories), `boxoban` and `pool` (levels on disk),
-`generator`, `solver`, `action_table` (the expert), `checks`, `noise`, `environment` (`Sokoban`, the POMDP), `boards` and
-`batch` (the fast path), `drawing`, `gym`.
+In the order in which they import each other: `tiles` (the seven categories), `boxoban` and `pool` (levels on
+disk), `generator`, `solver`, `action_table` (the expert), `checks`, `noise`, `environment` (`Sokoban`, the POMDP),
+`boards` and `batch` (the fast path), `drawing`, `gym`.
 """
 
 from coulda.environments.sokoban.action_table import ActionTable, tabulate
@@ -11,9 +11,12 @@ from coulda.environments.sokoban.boxoban import read_levels, write_levels
 from coulda.environments.sokoban.checks import LevelCheck, check_level, count_defects
 from coulda.environments.sokoban.environment import Sokoban
 from coulda.environments.sokoban.generator import generate
+from coulda.environments.sokoban.gym import register as _register
 from coulda.environments.sokoban.noise import UniformLevels
 from coulda.environments.sokoban.pool import read_pool, write_pool
 from coulda.environments.sokoban.solver import Solutions, solve
+
+_register()
 
 __all__ = [
     "ActionTable",
