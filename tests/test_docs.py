@@ -30,7 +30,7 @@ def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Readers do not work in our strict mode.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        exec(compile(blocks(page), str(page), "exec"), {"__name__": "__main__"})  # noqa: S102
+        exec(compile(blocks(page), str(page), "exec"), {"__name__": "__main__"})
 
 
 def test_the_tutorials_are_found():
