@@ -227,3 +227,10 @@ def test_every_model_can_be_drawn(make, ending, tmp_path):
 def test_every_public_name_is_documented():
     for name in coulda.__all__:
         assert getattr(coulda, name).__doc__, f"coulda.{name} has no docstring"
+
+
+def test_figure_1_can_be_drawn(tmp_path):
+    from coulda.experiments import figure_1
+
+    for path in figure_1.draw(tmp_path):
+        assert b"$U_{o" in path.read_bytes()  # the noise of the outcome and of the observations

@@ -36,16 +36,22 @@ class Drawing:
     def save(self, path: str | Path) -> Path:
         """Write the picture; the format is the file's ending (svg, png, pdf)."""
         path = Path(path)
-        self._figure().savefig(path, bbox_inches="tight", dpi=200, transparent=False)
+        self._write(path, path.suffix.lstrip("."))
         return path
 
     def _repr_svg_(self) -> str:
-        buffer = io.StringIO()
-        self._figure().savefig(buffer, format="svg", bbox_inches="tight")
-        return buffer.getvalue()
+        buffer = io.BytesIO()
+        self._write(buffer, "svg")
+        return buffer.getvalue().decode()
+
+    def _write(self, target: Any, ending: str) -> None:
+        matplotlib: Any = require("matplotlib", extra="plots")
+        # The same graph gives the same bytes: no date, no random identifiers.
+        with matplotlib.rc_context({"svg.hashsalt": "coulda"}):
+            metadata = {"Date": None} if ending == "svg" else {}
+            self._figure().savefig(target, format=ending, bbox_inches="tight", dpi=200, metadata=metadata)
 
     def _figure(self) -> Any:
-        require("matplotlib", extra="plots")
         from matplotlib.figure import Figure
 
         everything = [*self.positions.values(), *self.noise_positions.values()]
@@ -107,7 +113,7 @@ def draw(
         and not intervened.get(name, "").startswith(f"do({name} =")
     ]
     taken = dict(placed)
-    noise_positions = {name: _free_place_beside(name, taken) for name in noisy}
+    noise_positions = {name: _free_place_beside(name, graph, taken) for name in noisy}
     return Drawing(placed, noise_positions, dict(graph), intervened, frozenset(observed), exogenous)
 
 
@@ -131,38 +137,32 @@ def _mean(values: list[float], default: float) -> float:
     return sum(values) / len(values) if values else default
 
 
-def _free_place_beside(name: str, taken: dict[str, Position]) -> Position:
-    """The first free place around the node: left, right, below, above, then the diagonals."""
+def _free_place_beside(name: str, graph: Graph, taken: dict[str, Position]) -> Position:
+    """The first free place round the node, off all edges: left, right, below, above, then the diagonals."""
     x, y = taken[name]
-    for dx, dy in (
-        (-0.8, 0),
-        (0.8, 0),
-        (0, -0.8),
-        (0, 0.8),
-        (-0.7, 0.7),
-        (0.7, 0.7),
-        (-0.7, -0.7),
-        (0.7, -0.7),
-    ):
-        place = (x + dx, y + dy)
-        if all(math.dist(place, other) > 2.2 * _RADIUS for other in taken.values()):
-            break
+    edges = [(taken[parent], taken[child]) for child, parents in graph.items() for parent in parents]
+    around = ((-0.8, 0), (0.8, 0), (0, -0.8), (0, 0.8), (-0.7, 0.7), (0.7, 0.7), (-0.7, -0.7), (0.7, -0.7))
+    places = [(x + dx, y + dy) for dx, dy in around]
+    free = [p for p in places if all(math.dist(p, other) > 2.2 * _RADIUS for other in taken.values())]
+    clear = [p for p in free if not any(_on_segment(p, start, end) for start, end in edges)]
+    place = [*clear, *free, *places][0]
     taken[f"noise of {name}"] = place
     return place
 
 
 def _blocked(positions: Mapping[str, Position], parent: str, child: str) -> bool:
     """Whether a third node lies on the straight line between two nodes."""
-    (x0, y0), (x1, y1) = positions[parent], positions[child]
-    length = math.dist((x0, y0), (x1, y1))
-    for name, (x, y) in positions.items():
-        if name in (parent, child) or length == 0:
-            continue
-        along = ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length**2
-        off = abs((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0)) / length
-        if 0 < along < 1 and off < _RADIUS:
-            return True
-    return False
+    others = (position for name, position in positions.items() if name not in (parent, child))
+    return any(_on_segment(position, positions[parent], positions[child]) for position in others)
+
+
+def _on_segment(point: Position, start: Position, end: Position) -> bool:
+    """Whether a circle round `point` touches the line from `start` to `end`."""
+    (x, y), (x0, y0), (x1, y1) = point, start, end
+    length = math.dist(start, end)
+    along = ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length**2
+    off = abs((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0)) / length
+    return 0 < along < 1 and off < _RADIUS
 
 
 def _arrow(axes: Any, start: Position, end: Position, bend: float = 0.0) -> None:
