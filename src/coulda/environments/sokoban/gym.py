@@ -4,7 +4,7 @@ Both are `SokobanBatch` with a batch of one or many, so that they agree with the
 `coulda.environments.sokoban` registers them.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import gymnasium
@@ -41,7 +41,7 @@ class POSokobanEnv(gymnasium.Env):
         window: Side of the square round the agent that is never masked; 0 for none.
     """
 
-    metadata: ClassVar[dict[str, Any]] = _METADATA
+    metadata: dict[str, Any] = _METADATA
 
     def __init__(self, render_mode: str | None = None, **parameters: Any):
         self.render_mode = _render_mode(render_mode)
@@ -80,7 +80,7 @@ class POSokobanVectorEnv(gymnasium.vector.VectorEnv):
     Arguments as for `POSokobanEnv`, with `num_envs`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {**_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: dict[str, Any] = {**_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, num_envs: int = 1, render_mode: str | None = None, **parameters: Any):
         self.num_envs, self.render_mode = num_envs, _render_mode(render_mode)
