@@ -1,0 +1,154 @@
+"""`compare`: one table of all estimators for all policies, with paired differences and the episodes that flip."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from gymnasium import spaces
+from jax import Array
+
+from coulda.evaluation.doubly_robust import doubly_robust
+from coulda.evaluation.estimate import Estimate, Interval
+from coulda.evaluation.fitted_q import Regression, fitted_q
+from coulda.evaluation.history import Log, known_probabilities, weigh
+from coulda.evaluation.importance import KINDS, importance_sampling
+from coulda.evaluation.intervals import student
+from coulda.evaluation.scenarios import evaluate_policies, on_policy
+from coulda.hindsight import Prior, ScenarioSource
+from coulda.pomdp import POMDP, Policy
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one policy is than another, on the same noise."""
+
+    method: str
+    policies: tuple[str, str]
+    value: float
+    """E[G] of the first minus that of the second."""
+    interval: Interval
+    variance_ratio: float
+    """Var of an unpaired difference over that of the paired one: how many times fewer episodes pairing needs."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table: estimates by policy and method."""
+
+    estimates: dict[str, dict[str, Estimate]]
+    """`{policy: {method: Estimate}}`."""
+    logged_returns: np.ndarray
+    """G of each logged episode, `[N]`."""
+    truth: dict[str, float]
+    """E[G] of each policy, where it is known."""
+
+    def error(self, policy: str, method: str) -> float | None:
+        """|estimate - truth| / |truth|, the paper's relative error; None where either is not known."""
+        value = self.estimates[policy][method].value
+        if value is None or policy not in self.truth:
+            return None
+        return abs(value - self.truth[policy]) / abs(self.truth[policy])
+
+    def difference(self, method: str, first: str, second: str, level: float = 0.95) -> Difference:
+        """First policy minus second by one method, paired episode by episode, with a Student interval."""
+        a, b = self.estimates[first][method], self.estimates[second][method]
+        if a.value is None or b.value is None:
+            raise ValueError(f"{method} has no value for both of {first} and {second}: {a.status}, {b.status}")
+        if method == "FQE":
+            raise ValueError("FQE has no terms of single episodes to pair; use another method")
+        paired = a.terms - b.terms
+        variance = paired.var(ddof=1)
+        ratio = float((a.terms.var(ddof=1) + b.terms.var(ddof=1)) / variance) if variance > 0 else float("inf")
+        return Difference(method, (first, second), float(paired.mean()), student(paired, level), ratio)
+
+    def flips(self, policy: str, method: str, threshold: float) -> list[tuple[int, float, float]]:
+        """Episodes whose return would have crossed `threshold`: (episode, logged, counterfactual), largest first."""
+        would = self.estimates[policy][method].terms
+        crossed = np.flatnonzero((self.logged_returns >= threshold) != (would >= threshold))
+        order = crossed[np.argsort(-np.abs(would - self.logged_returns)[crossed], kind="stable")]
+        return [(int(i), float(self.logged_returns[i]), float(would[i])) for i in order]
+
+    def rows(self) -> Iterator[tuple[str, Estimate]]:
+        """All estimates with their policy, in order."""
+        for policy, methods in self.estimates.items():
+            for estimate in methods.values():
+                yield policy, estimate
+
+
+def compare(
+    key: Array,
+    model: POMDP | None,
+    policies: Mapping[str, Policy],
+    episodes: Log,
+    scenarios: ScenarioSource | None = None,
+    *,
+    steps: Sequence[int] = (),
+    environment: POMDP | None = None,
+    truth: Mapping[str, float] | None = None,
+    regression: Regression | None = None,
+    level: float = 0.95,
+    on_policy_episodes: int = 10_000,
+    **options: Any,
+) -> Comparison:
+    """Every estimator that applies, for every policy.
+
+    Args:
+        key: consumed.
+        model: for MB-PE and CF-PE; without it the table is model-free.
+        policies: by name.
+        episodes: the log.
+        scenarios: a source of hindsight, for CF-PE at its own number of steps and at each of `steps`.
+        steps: values of t.
+        environment: where policies may be run, for on-policy Monte Carlo, which then is the truth.
+        truth: E[G] of each policy where it is known otherwise.
+        regression: of FQE, DR and WDR; see `default_regression`.
+        level: of the intervals.
+        on_policy_episodes: how many to run in the environment.
+        **options: of `evaluate_policies`.
+    """
+    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
+    # Within a kind of estimator all policies share a key: the same resamples, the same scenarios, the same noise.
+    key_free, key_model, key_environment = jax.random.split(key, 3)
+    for name, policy in policies.items():
+        for estimate in model_free(key_free, policy, episodes, regression, level):
+            estimates[name][estimate.method] = estimate
+    if model is not None:
+        for source in (Prior(model), *hindsights(scenarios, steps)):
+            found = evaluate_policies(key_model, model, policies, episodes, source, level=level, **options)
+            for name, estimate in found.items():
+                estimates[name][estimate.method] = estimate
+    known = dict(truth or {})
+    if environment is not None:
+        for name, policy in policies.items():
+            estimate = on_policy(key_environment, environment, policy, on_policy_episodes, level)
+            estimates[name][estimate.method] = estimate
+            known.setdefault(name, estimate.value or 0.0)
+    returns = np.concatenate([batch.episode_returns for batch in episodes.batches()])
+    return Comparison(estimates, returns, known)
+
+
+def hindsights(scenarios: ScenarioSource | None, steps: Sequence[int]) -> list[ScenarioSource]:
+    """The source at its own t, and at each of `steps` but 0, where it is the prior."""
+    if scenarios is None:
+        return []
+    return [scenarios.given(t) for t in steps if t > 0] or [scenarios]
+
+
+def model_free(
+    key: Array, policy: Policy, log: Log, regression: Regression | None = None, level: float = 0.95
+) -> list[Estimate]:
+    """All estimators that need no model; those for discrete actions only where the actions are."""
+    weighted = weigh(policy, log) if known_probabilities(log) else None
+    arguments: dict[str, Any] = {"level": level, "weighted": weighted}
+    *keys, key_dr, key_wdr, key_fqe = jax.random.split(key, len(KINDS) + 3)
+    found = [importance_sampling(k, policy, log, kind, **arguments) for k, kind in zip(keys, KINDS, strict=True)]
+    if not isinstance(log.schema.action_space, spaces.Discrete):
+        return found
+    return [
+        *found,
+        doubly_robust(key_dr, policy, log, regression, **arguments),
+        doubly_robust(key_wdr, policy, log, regression, weighted_form=True, **arguments),
+        fitted_q(key_fqe, policy, log, regression, level=level),
+    ]

@@ -1,0 +1,118 @@
+"""When not to believe an estimate: each diagnostic is a number, a threshold with a reason, and a plain sentence."""
+
+import numpy as np
+from scipy import stats
+
+from coulda.evaluation.estimate import Diagnostic, Verdict
+from coulda.evaluation.history import Log, cut_short
+
+ENOUGH_WEIGHT = 50
+"""Effective episodes for a usable interval: the relative error of a standard error is 1/√(2 n), here 10 %."""
+LITTLE_WEIGHT = 10
+"""Below this many the standard error itself is off by more than 22 %, and the mean rests on a handful of episodes."""
+PARETO_LIMIT = 0.7
+"""Shape of the weights' tail beyond which averages converge too slowly to be of use (Vehtari et al., 2024)."""
+FEW_EPISODES = 30
+"""The usual place from which the mean of moderately skewed terms is taken as normal."""
+RARE = 1e-4
+"""Probability under a correct model of a test statistic that counts as a contradiction: with the dozen tests of one
+table, a false alarm in a thousand tables."""
+
+
+def graded(value: float, caution: float, refuse: float) -> Verdict:
+    """Larger is worse: trust below `caution`, do not trust from `refuse` on.
+
+    >>> graded(0.1, 0.5, 0.7), graded(0.6, 0.5, 0.7), graded(0.7, 0.5, 0.7)
+    ('trust', 'caution', 'do not trust')
+    """
+    if value >= refuse:
+        return "do not trust"
+    return "caution" if value >= caution else "trust"
+
+
+def weight_diagnostics(weights: np.ndarray, capped: bool = False) -> tuple[Diagnostic, ...]:
+    """Of importance weights `[N]`: how many episodes carry the estimate, how heavy the tail is, and overlap."""
+    n = len(weights)
+    scaled = weights / weights.max()
+    ess = float(scaled.sum() ** 2 / (scaled**2).sum())
+    found = [
+        Diagnostic(
+            "effective sample size",
+            ess,
+            graded(-ess, -ENOUGH_WEIGHT, -LITTLE_WEIGHT),
+            f"The {n} episodes weigh as much as {ess:.1f}; {ENOUGH_WEIGHT} are needed for a usable interval.",
+        )
+    ]
+    shape = pareto_shape(weights)
+    found.append(
+        Diagnostic(
+            "weight tail",
+            shape,
+            graded(shape, 0.5, PARETO_LIMIT),
+            f"The largest weights fall off like a Pareto tail of shape {shape:.2f}; from 0.5 on their variance is "
+            f"infinite, from {PARETO_LIMIT} on averages do not settle.",
+        )
+    )
+    if not capped:
+        found.append(_mean_weight(weights))
+    return tuple(found)
+
+
+def _mean_weight(weights: np.ndarray) -> Diagnostic:
+    """E_μ[π/μ] = 1 wherever μ covers π and its probabilities are right."""
+    mean, error = float(weights.mean()), float(weights.std(ddof=1) / np.sqrt(len(weights))) if len(weights) > 1 else 1.0
+    z = abs(mean - 1) / max(error, 1e-12) if abs(mean - 1) > 1e-6 else 0.0
+    rare = 2 * stats.norm.sf(z) < RARE
+    sentence = (
+        f"The weights average {mean:.3f} ± {error:.3f} instead of 1: the behavior's probabilities are wrong, or the "
+        "policy does things that the behavior never does."
+        if rare
+        else f"The weights average {mean:.3f} ± {error:.3f}, as they should."
+    )
+    return Diagnostic("overlap", mean, "do not trust" if rare else "trust", sentence)
+
+
+def pareto_shape(weights: np.ndarray) -> float:
+    """k̂ of a generalized Pareto distribution fitted to the largest weights (Zhang & Stephens, 2009).
+
+    As in Pareto-smoothed importance sampling: the largest min(N/5, 3√N) weights, with a weak prior at 0.5.
+    """
+    n = len(weights)
+    size = int(min(n / 5, 3 * np.sqrt(n)))
+    if size < 5:
+        return float("inf")
+    order = np.sort(weights)
+    excess = order[-size:] - order[-size - 1]
+    excess = excess[excess > 1e-12 * order[-1]]
+    # No tail at all: the weights are bounded, as for a policy equal to the behavior's.
+    if len(excess) < 5:
+        return float("-inf")
+    m = len(excess)
+    grid = 30 + int(np.sqrt(m))
+    theta = 1 / excess[-1] + (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * excess[int(m / 4 + 0.5) - 1])
+    shape = np.log1p(-theta[:, None] * excess).mean(1)
+    log_likelihood = m * (np.log(-theta / shape) - shape - 1)
+    posterior = np.exp(log_likelihood - log_likelihood.max())
+    best = (theta * posterior).sum() / posterior.sum()
+    fitted = np.log1p(-best * excess).mean()
+    return float((m * fitted + 10 * 0.5) / (m + 10))
+
+
+def log_diagnostics(log: Log) -> tuple[Diagnostic, ...]:
+    """Of the log itself: its size, fitted probabilities, episodes that were cut off."""
+    n, cut = len(log), cut_short(log)
+    found = [
+        Diagnostic(
+            "episodes",
+            n,
+            "trust" if n >= FEW_EPISODES else "caution",
+            f"There are {n} episodes; below {FEW_EPISODES} no interval is reliable.",
+        )
+    ]
+    if log.schema.behavior == "fitted":
+        sentence = "The behavior probabilities were fitted to the log; their error is not in the interval."
+        found.append(Diagnostic("fitted behavior", 1.0, "caution", sentence))
+    if cut:
+        sentence = f"{cut} of {n} episodes were cut off before the horizon; their later rewards are counted as zero."
+        found.append(Diagnostic("cut off", cut / n, "caution", sentence))
+    return tuple(found)

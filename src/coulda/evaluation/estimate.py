@@ -1,0 +1,95 @@
+"""`Estimate`: a value that says how sure it is, what it rests on, and whether to believe it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Status = Literal["ok", "no support", "no probabilities"]
+Verdict = Literal["trust", "caution", "do not trust"]
+VERDICTS: tuple[Verdict, ...] = ("trust", "caution", "do not trust")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval for the expected return."""
+
+    low: float
+    high: float
+    level: float
+    kind: str
+    """How it was found: "student", "bca", "bootstrap" or "bernstein"."""
+
+    def __contains__(self, value: float) -> bool:
+        """Whether the value lies in it."""
+        return self.low <= value <= self.high
+
+    @property
+    def width(self) -> float:
+        """High minus low."""
+        return self.high - self.low
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One reason to believe an estimate or not: a number, what it means, and how bad it is."""
+
+    name: str
+    value: float
+    verdict: Verdict
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of a policy's expected return E[G], never a bare float.
+
+    Where the log cannot support an estimate, `status` names the reason, `explanation` gives the fix, and `value` and
+    `interval` are None.
+    """
+
+    method: str
+    """Such as "WIS" or "CF-PE(20)"."""
+    value: float | None
+    interval: Interval | None
+    terms: np.ndarray
+    """`[N]`, one number an episode, whose mean is the value: what episode i contributes."""
+    effective_sample_size: float
+    status: Status = "ok"
+    explanation: str = ""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    """Numbers that belong to the method, such as the largest weight."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the diagnostics."""
+        if self.status != "ok":
+            return "do not trust"
+        return worst(d.verdict for d in self.diagnostics)
+
+    @property
+    def reasons(self) -> str:
+        """Why the verdict is what it is, in plain sentences."""
+        if self.status != "ok":
+            return self.explanation
+        sentences = [d.sentence for d in self.diagnostics if d.verdict == self.verdict]
+        return " ".join(sentences) if self.verdict != "trust" else "All diagnostics are fine."
+
+    def __str__(self) -> str:
+        """One line."""
+        if self.value is None or self.interval is None:
+            return f"{self.method}: {self.status}. {self.explanation}"
+        low, high = self.interval.low, self.interval.high
+        return f"{self.method}: {self.value:.4g} [{low:.4g}, {high:.4g}], {self.verdict}. {self.reasons}"
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The least trusting of them; trust where there are none."""
+    return VERDICTS[max((VERDICTS.index(verdict) for verdict in verdicts), default=0)]
+
+
+def unsupported(method: str, status: Status, explanation: str, episodes: int) -> Estimate:
+    """The estimate that cannot be made."""
+    return Estimate(method, None, None, np.zeros(episodes), 0.0, status, explanation)

@@ -1,0 +1,310 @@
+"""Fitted Q evaluation (Le et al., 2019), with k steps to go, over logged steps of discrete actions.
+
+Q_k(o, a) ≈ E[r + V_{k-1}(h') | o, a],  V_k(h) = Σ_a π(a | h) Q_k(o, a),  V_0 = 0,
+
+each Q_k by regression over the steps of all episodes, whatever their place in time, since the world does not change;
+then V_T(o_1) is the value over T steps. Tables and linear functions are solved for exactly; a network is trained.
+"""
+
+import abc
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from gymnasium import spaces
+from jax import Array
+from scipy import stats
+
+from coulda.episodes import EpisodeLog, StoredLog
+from coulda.episodes.spaces import features
+from coulda.evaluation.diagnostics import log_diagnostics
+from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
+from coulda.evaluation.history import Log, all_log_probs, over_log
+from coulda.evaluation.intervals import student
+from coulda.pomdp import Episode, Policy
+
+
+class Steps(eqx.Module):
+    """The steps of a log as regression sees them; padded steps have weight zero."""
+
+    inputs: Array
+    """Numbers of cells `[N, T + 1]` (tables), or features `[N, T + 1, d]`."""
+    action: Array
+    """`[N, T]`."""
+    reward: Array
+    """`[N, T]`."""
+    live: Array
+    """`[N, T]`."""
+    continues: Array
+    """`[N, T]`: whether the episode went on, or would have, had it not been cut off."""
+    policy: Array
+    """π(a | h_t), `[N, T + 1, A]`."""
+
+
+class Regression(eqx.Module):
+    """A family of functions Q(o, a) that can be fitted to targets."""
+
+    @abc.abstractmethod
+    def inputs(self, space: spaces.Space, observation: Any) -> Array:
+        """What it sees of one observation."""
+
+    @abc.abstractmethod
+    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Any:
+        """Parameters that fit `targets` `[N, T]` at the actions taken, with `weight` `[N, T]`.
+
+        `previous` are those with one step less to go, None at first.
+        """
+
+    @abc.abstractmethod
+    def predict(self, parameters: Any, inputs: Array) -> Array:
+        """Q of every action, `[..., A]`."""
+
+
+class Table(Regression):
+    """A number for each discrete observation and action: the mean of its targets, and 0 where there are none."""
+
+    num_observations: int = eqx.field(static=True)
+
+    def inputs(self, space: spaces.Space, observation: Array) -> Array:
+        """The observation's number."""
+        assert isinstance(space, spaces.Discrete)
+        return observation - int(space.start)
+
+    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Array:  # noqa: ARG002
+        """Means over cells `[O, A]`."""
+        num_actions = steps.policy.shape[-1]
+        cells = (steps.inputs[:, :-1] * num_actions + steps.action).ravel()
+        total = partial(jax.ops.segment_sum, segment_ids=cells, num_segments=self.num_observations * num_actions)
+        count = total(weight.ravel())
+        mean = total((weight * targets).ravel()) / jnp.where(count > 0, count, 1.0)
+        return mean.reshape(self.num_observations, num_actions)
+
+    def predict(self, parameters: Array, inputs: Array) -> Array:
+        """Look up."""
+        return parameters[inputs]
+
+
+class Linear(Regression):
+    """A linear function of the observation's features for each action, by least squares with a small ridge."""
+
+    ridge: float = 1e-3
+
+    def inputs(self, space: spaces.Space, observation: Any) -> Array:
+        """Its features and a one."""
+        return jnp.concatenate([features(space, observation), jnp.ones(1)])
+
+    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Array:  # noqa: ARG002
+        """Weights `[A, d]`."""
+        inputs = steps.inputs[:, :-1]
+
+        def one(action: Array) -> Array:
+            chosen = jnp.where(steps.action == action, weight, 0.0)
+            gram = jnp.einsum("ntd,nt,nte->de", inputs, chosen, inputs)
+            return jnp.linalg.solve(
+                gram + self.ridge * jnp.eye(inputs.shape[-1]), jnp.einsum("ntd,nt->d", inputs, chosen * targets)
+            )
+
+        return jax.vmap(one)(jnp.arange(steps.policy.shape[-1], dtype=steps.action.dtype))
+
+    def predict(self, parameters: Array, inputs: Array) -> Array:
+        """One linear function an action."""
+        return inputs @ parameters.T
+
+
+class Network(Regression):
+    """A small multilayer perceptron, trained by Adam on all steps at once, starting from one step less to go."""
+
+    width: int = eqx.field(static=True, default=64)
+    updates: int = eqx.field(static=True, default=300)
+    learning_rate: float = eqx.field(static=True, default=3e-3)
+    seed: int = eqx.field(static=True, default=0)
+
+    def inputs(self, space: spaces.Space, observation: Any) -> Array:
+        """Its features."""
+        return features(space, observation)
+
+    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Any:
+        """Parameters of the network."""
+        size, num_actions = steps.inputs.shape[-1], steps.policy.shape[-1]
+        network = eqx.nn.MLP(size, num_actions, self.width, 2, jnp.tanh, key=jax.random.key(self.seed))
+        start, static = eqx.partition(network, eqx.is_array)
+        start = start if previous is None else previous[0]
+        optimizer = optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.updates))
+
+        def loss(parameters: Any) -> Array:
+            q = self.predict((parameters, static), steps.inputs[:, :-1])
+            taken = jnp.take_along_axis(q, steps.action[..., None], axis=-1)[..., 0]
+            return jnp.sum(weight * (taken - targets) ** 2) / jnp.sum(weight)
+
+        def update(carry: Any, _: None) -> tuple[Any, None]:
+            parameters, state = carry
+            # Optax raises floats to integer powers, which strict promotion refuses.
+            with jax.numpy_dtype_promotion("standard"):
+                change, state = optimizer.update(jax.grad(loss)(parameters), state)
+            return (optax.apply_updates(parameters, change), state), None
+
+        (parameters, _), _ = jax.lax.scan(update, (start, optimizer.init(start)), length=self.updates)
+        return parameters, static
+
+    def predict(self, parameters: Any, inputs: Array) -> Array:
+        """The network at each input."""
+        network = eqx.combine(*parameters)
+        flat = inputs.reshape(-1, inputs.shape[-1])
+        return jax.vmap(network)(flat).reshape(*inputs.shape[:-1], -1)
+
+
+def default_regression(log: Log) -> Regression:
+    """A table for discrete observations, else linear."""
+    space = log.schema.observation_space
+    return Table(int(space.n)) if isinstance(space, spaces.Discrete) else Linear()
+
+
+class Values(eqx.Module):
+    """Q and V with the right number of steps to go at every logged step."""
+
+    q: Array
+    """Q_{T-t}(o_t, a_t), `[N, T]`, t from 0."""
+    v: Array
+    """V_{T-t}(h_t), `[N, T + 1]`; zero at T."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Steps of a whole log in memory, with the names of what they mean."""
+
+    steps: Steps
+    regression: Regression
+
+
+def gather(policy: Policy, log: Log, regression: Regression | None = None) -> Gathered:
+    """What regression needs of the log: inputs, not observations, so that images stay on the disk."""
+    if not isinstance(log.schema.action_space, spaces.Discrete):
+        raise TypeError(f"fitted Q evaluation needs discrete actions; this log's are {log.schema.action_space}")
+    regression = default_regression(log) if regression is None else regression
+    space, start = _Space(log.schema.observation_space), int(log.schema.action_space.start)
+    function = eqx.Partial(_gather_one, policy, regression, space, start)
+    parts = list(over_log(function, log, log.max_length))
+    inputs, action, reward, live, probabilities = (np.concatenate(part) for part in zip(*parts, strict=True))
+    columns = inputs, action, reward, live, _continues(log, live), probabilities
+    return Gathered(Steps(*map(jnp.asarray, columns)), regression)
+
+
+class _Space:
+    """A space as a static argument of a compiled function: spaces cannot be hashed, their descriptions can."""
+
+    def __init__(self, space: spaces.Space):
+        self.space = space
+
+    def __hash__(self) -> int:
+        return hash(str(self.space))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Space) and self.space == other.space
+
+
+def _gather_one(policy, regression, space: _Space, start, episode: Episode, index: Array):  # noqa: ARG001
+    inputs = jax.vmap(partial(regression.inputs, space.space))(episode.observation)
+    probabilities = jnp.exp(all_log_probs(policy, episode))
+    return inputs, episode.action - start, episode.reward, episode.live, probabilities
+
+
+def _continues(log: EpisodeLog | StoredLog, live: np.ndarray) -> np.ndarray:
+    terminated = np.concatenate([batch.terminated for batch in log.batches()])
+    last = live & ~np.concatenate([live[:, 1:], np.zeros_like(live[:, :1])], 1)
+    # The observation after the end is not known where it is repeated, so that nothing can be expected from it.
+    unknown = log.schema.last_observation == "repeated"
+    return live & ~(last & (terminated[:, None] | unknown))
+
+
+@eqx.filter_jit
+def fit_values(regression: Regression, steps: Steps, weight: Array) -> Values:
+    """Fit Q_1 … Q_T to the steps, episodes weighted by `weight` `[N]`, and evaluate each where it belongs."""
+    horizon = steps.reward.shape[1]
+    step_weight = jnp.where(steps.live, weight[:, None], 0.0)
+
+    def iterate(previous: tuple[Any, Array], t: Array) -> tuple[tuple[Any, Array], tuple[Array, Array]]:
+        parameters, next_value = previous
+        targets = steps.reward + jnp.where(steps.continues, next_value, 0.0)
+        parameters = regression.fit(steps, targets, step_weight, parameters)
+        predicted = regression.predict(parameters, steps.inputs)
+        value = jnp.sum(steps.policy * predicted, axis=-1)
+        q = jnp.take_along_axis(predicted[:, t], steps.action[:, t][:, None], axis=1)[:, 0]
+        return (parameters, value[:, 1:]), (q, value[:, t])
+
+    start, last = iterate((None, jnp.zeros_like(steps.reward)), jnp.int32(horizon - 1))
+    dynamic, static = eqx.partition(start, eqx.is_array)
+
+    def step(carry: Any, t: Array) -> tuple[Any, tuple[Array, Array]]:
+        after, found = iterate(eqx.combine(carry, static), t)
+        return eqx.filter(after, eqx.is_array), found
+
+    _, earlier = jax.lax.scan(step, dynamic, jnp.arange(horizon - 1), reverse=True)
+    q, v = (jnp.concatenate([some.T, one[:, None]], 1) for some, one in zip(earlier, last, strict=True))
+    return Values(q, jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
+
+
+def fitted_q(
+    key: Array,
+    policy: Policy,
+    log: Log,
+    regression: Regression | None = None,
+    *,
+    level: float = 0.95,
+    resamples: int = 200,
+) -> Estimate:
+    """The expected return of `policy` by fitted Q evaluation; needs no behavior probabilities.
+
+    The interval is the bootstrap's over episodes with Q fitted anew each time, for tables and linear functions; a
+    network is fitted once, and the interval then only covers the spread of first observations.
+    """
+    gathered = gather(policy, log, regression)
+    steps, regression = gathered.steps, gathered.regression
+    first = np.asarray(fit_values(regression, steps, jnp.ones(len(log))).v[:, 0], float)
+    value, found = float(first.mean()), student(first, level)
+    refitted = not isinstance(regression, Network)
+    if refitted:
+        spread = np.asarray(_refits(jax.random.split(key, resamples), regression, steps), float)
+        half = stats.t.ppf(0.5 + level / 2, resamples - 1) * spread.std(ddof=1)
+        found = Interval(value - half, value + half, level, "bootstrap")
+    diagnostics = (unseen_actions(gathered), *log_diagnostics(log))
+    if not refitted:
+        sentence = "The network was fitted once; its own error is not in the interval."
+        diagnostics += (Diagnostic("one fit", 1.0, "caution", sentence),)
+    return Estimate("FQE", value, found, first, float(len(log)), diagnostics=diagnostics)
+
+
+@eqx.filter_jit
+def _refits(keys: Array, regression: Regression, steps: Steps) -> Array:
+    """The value on logs drawn with replacement, one a key."""
+    n = steps.reward.shape[0]
+
+    def one(key: Array) -> Array:
+        counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n).astype(float)
+        return counts @ fit_values(regression, steps, counts).v[:, 0] / n
+
+    return jax.lax.map(one, keys)
+
+
+def unseen_actions(gathered: Gathered) -> Diagnostic:
+    """How much of what the policy would do was never tried in the same discrete observation."""
+    steps, regression = gathered.steps, gathered.regression
+    live = steps.live.astype(float)
+    if isinstance(regression, Table):
+        seen = regression.predict(regression.fit(steps, jnp.ones_like(live), live, None), steps.inputs)[:, :-1] > 0
+    else:
+        taken = jax.nn.one_hot(steps.action, steps.policy.shape[-1]) * live[..., None]
+        seen = jnp.broadcast_to(taken.sum((0, 1)) > 0, taken.shape)
+    mass = steps.policy[:, :-1] * live[..., None]
+    unseen = float(jnp.sum(jnp.where(seen, 0.0, mass)) / jnp.sum(mass))
+    return Diagnostic(
+        "unseen actions",
+        unseen,
+        # What is unseen counts as worth nothing, so the bias is up to this share of the value.
+        "trust" if unseen < 0.01 else "caution" if unseen < 0.1 else "do not trust",
+        f"{unseen:.1%} of what the policy would do at logged observations was never done there, and counts as worth 0.",
+    )

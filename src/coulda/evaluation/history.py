@@ -1,0 +1,120 @@
+"""A policy over logged histories: the probabilities that it would have given to what was done.
+
+Recurrent policies are run over the logged history, so that what they remember is what they would have remembered.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.episodes import EpisodeLog, StoredLog
+from coulda.noise import Categorical
+from coulda.pomdp import Episode, Policy, batched
+
+Log = EpisodeLog | StoredLog
+
+
+def taken_log_probs(policy: Policy, episode: Episode) -> Array:
+    """Log π(a_t | h_t) of the logged actions, `[T]`; zero after the end."""
+
+    def step(carry: Any, inputs: tuple[Any, Any, Array]) -> tuple[Any, Array]:
+        observation, action, reward = inputs
+        carry, distribution = policy(carry, observation)
+        return policy.remember(carry, action, reward), distribution.log_prob(action)
+
+    observations = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
+    inputs = (observations, episode.action, episode.reward)
+    _, log_probs = jax.lax.scan(step, policy.initial_carry(), inputs)
+    return jnp.where(episode.live, log_probs, 0.0)
+
+
+def all_log_probs(policy: Policy, episode: Episode) -> Array:
+    """Log π(a | h_t) of every discrete action after each observation, `[T + 1, A]`."""
+
+    def step(carry: Any, inputs: tuple[Any, Any, Array]) -> tuple[Any, Array]:
+        observation, action, reward = inputs
+        carry, distribution = policy(carry, observation)
+        if not isinstance(distribution, Categorical):
+            raise TypeError(
+                f"this estimator needs discrete actions; the policy returns a {type(distribution).__name__}"
+            )
+        return policy.remember(carry, action, reward), jax.nn.log_softmax(distribution.logits)
+
+    # Nothing was done after the last observation; what is remembered of it is not used.
+    actions = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), episode.action)
+    rewards = jnp.concatenate([episode.reward, jnp.zeros(1)])
+    return jax.lax.scan(step, policy.initial_carry(), (episode.observation, actions, rewards))[1]
+
+
+def over_log(function: Callable[..., Any], log: Log, horizon: int, *, size: int = 4096) -> Iterator[Any]:
+    """`function(episode, index)` of every episode, as NumPy arrays `[n, ...]` a batch; memory stays flat.
+
+    `function` is an `eqx.Partial` of a function and what it needs, so that equal shapes share one program.
+    """
+    size, first = min(size, len(log)), 0
+    for batch in log.batches(size):
+        # A shorter batch is filled up, which is cheaper than compiling for its size.
+        rows = np.arange(size) % len(batch)
+        inputs = batch.take(rows).padded(horizon), jnp.asarray(first + rows, jnp.int32)
+        result, count = _run(function, inputs), len(batch)
+        yield jax.tree.map(lambda x, n=count: np.asarray(x)[:n], result)
+        first += count
+
+
+@eqx.filter_jit
+def _run(function: Callable[..., Any], inputs: Any) -> Any:
+    return batched(lambda pair: function(*pair), inputs)
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """What importance weighting needs of a log: a few numbers a step, whatever the observations are."""
+
+    log_ratio: np.ndarray
+    """log π(a_t | h_t) - log μ(a_t | h_t), `[N, T]`, zero after the end."""
+    reward: np.ndarray
+    """`[N, T]`, zero after the end."""
+
+    @property
+    def log_cumulative(self) -> np.ndarray:
+        """Log ρ_{1:t}, `[N, T]`; after the end it stays what it was."""
+        return np.cumsum(self.log_ratio, axis=1)
+
+
+def weigh(policy: Policy, log: Log) -> Weighted:
+    """The log-ratios of `policy` to the behavior policy, and the rewards, in float64."""
+    function = eqx.Partial(_log_ratios, policy)
+    parts = list(over_log(function, log, log.max_length))
+    joined = [np.concatenate(part).astype(float) for part in zip(*parts, strict=True)]
+    return Weighted(*joined)
+
+
+def _log_ratios(policy: Policy, episode: Episode, index: Array) -> tuple[Array, Array]:  # noqa: ARG001
+    return taken_log_probs(policy, episode) - episode.log_prob, episode.reward
+
+
+def known_probabilities(log: Log) -> bool:
+    """Whether every step has a behavior probability, read in pieces."""
+    return all(batch.has_probabilities for batch in log.batches())
+
+
+def generator(key: Array) -> np.random.Generator:
+    """NumPy's generator for the bootstrap, seeded by a JAX key, which it consumes."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def cut_short(log: Log) -> int:
+    """How many episodes were cut off before the longest of them ended."""
+    each = partial(_cut, horizon=log.max_length)
+    return sum(each(batch) for batch in log.batches())
+
+
+def _cut(batch: EpisodeLog, horizon: int) -> int:
+    return int((~batch.terminated & (batch.lengths < horizon)).sum())

@@ -1,0 +1,136 @@
+"""Confidence intervals for means, and for sums of ratios of means, over independent episodes.
+
+Every estimator here is such a sum: with z̄ the mean over episodes,
+
+    θ = mean(plain) + Σ_k mean(numerator_k) / mean(denominator_k),
+
+importance sampling without normalization being the case of no ratios, weighted importance sampling that of one, and
+its per-decision form that of one ratio a step. So one bootstrap, one jackknife and one linearization serve all.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from coulda.evaluation.estimate import Interval
+
+BOOTSTRAP_LIMIT = 20_000
+"""Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """The sufficient statistics of an estimator, one row an episode."""
+
+    plain: np.ndarray
+    """`[N]`."""
+    numerator: np.ndarray
+    """`[N, K]`."""
+    denominator: np.ndarray
+    """`[N, K]`."""
+
+    @staticmethod
+    def mean_of(values: np.ndarray) -> "Ratios":
+        """θ = mean(values)."""
+        nothing = np.zeros((len(values), 0))
+        return Ratios(values, nothing, nothing)
+
+    @property
+    def value(self) -> float:
+        """θ."""
+        return float(self._theta(self.plain.mean(), self.numerator.mean(0), self.denominator.mean(0)))
+
+    @property
+    def terms(self) -> np.ndarray:
+        """θ plus each episode's influence on it, `[N]`: their mean is θ, their spread its standard error."""
+        scale = self.denominator.mean(0)
+        ratio = self.numerator.mean(0) / scale
+        return self.plain + ratio.sum() + ((self.numerator - ratio * self.denominator) / scale).sum(1)
+
+    def resampled(self, counts: np.ndarray) -> np.ndarray:
+        """θ of logs in which episode i occurs `counts[b, i]` times, `[B]`."""
+        size = counts.sum(1)
+        plain = counts @ self.plain / size
+        return self._theta(plain, counts @ self.numerator, counts @ self.denominator)
+
+    def leave_one_out(self) -> np.ndarray:
+        """θ without each of the episodes, `[N]`."""
+        n = len(self.plain)
+        plain = (self.plain.sum() - self.plain) / (n - 1)
+        return self._theta(plain, self.numerator.sum(0) - self.numerator, self.denominator.sum(0) - self.denominator)
+
+    @staticmethod
+    def _theta(plain, numerator, denominator):
+        # A resample of episodes that all have weight zero says nothing; the plain part is what is left of it.
+        ratio = np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+        return plain + ratio.sum(-1)
+
+
+def interval(rng: np.random.Generator, ratios: Ratios, level: float, kind: str, bounds=None) -> Interval:
+    """The interval of the named kind: "student", "bca" or "bernstein" (which needs `bounds` of the terms)."""
+    if kind == "student":
+        return student(ratios.terms, level)
+    if kind == "bca":
+        return bca(rng, ratios, level)
+    if kind == "bernstein":
+        if bounds is None:
+            raise ValueError("a Bernstein bound needs the least and the largest return: give bounds=(low, high)")
+        return bernstein(ratios.terms, level, bounds)
+    raise ValueError(f"interval is {kind!r}; use 'student', 'bca' or 'bernstein'")
+
+
+def student(terms: np.ndarray, level: float) -> Interval:
+    """Mean ± t · standard error, with N - 1 degrees of freedom."""
+    n = len(terms)
+    if n < 2:
+        return Interval(-np.inf, np.inf, level, "student")
+    half = stats.t.ppf(0.5 + level / 2, n - 1) * terms.std(ddof=1) / np.sqrt(n)
+    return Interval(float(terms.mean() - half), float(terms.mean() + half), level, "student")
+
+
+def bca(rng: np.random.Generator, ratios: Ratios, level: float, resamples: int = 2000) -> Interval:
+    """Bias-corrected and accelerated bootstrap over episodes (Efron, 1987); Student's for very long logs."""
+    n = len(ratios.plain)
+    if n > BOOTSTRAP_LIMIT or n < 2 or np.ptp(ratios.terms) == 0:
+        return student(ratios.terms, level)
+    theta = np.sort(_bootstrap(rng, ratios, resamples))
+    # Ties are counted half, so that a discrete statistic is not taken for a biased one.
+    below = (np.sum(theta < ratios.value) + np.sum(theta <= ratios.value)) / (2 * resamples)
+    bias = stats.norm.ppf(np.clip(below, 1 / resamples, 1 - 1 / resamples))
+    influence = ratios.leave_one_out()
+    influence = influence.mean() - influence
+    cubes, squares = np.sum(influence**3), np.sum(influence**2)
+    acceleration = cubes / (6 * squares**1.5) if squares > 0 else 0.0
+    z = bias + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(theta, stats.norm.cdf(bias + z / (1 - acceleration * z)))
+    return Interval(float(low), float(high), level, "bca")
+
+
+def bernstein(terms: np.ndarray, level: float, bounds: tuple[float, float]) -> Interval:
+    """Empirical Bernstein bound (Maurer & Pontil, 2009) for terms in `bounds`: holds for every N, and is wide.
+
+    Each side holds with probability 1 - δ/2, δ = 1 - level.
+    """
+    n, spread = len(terms), bounds[1] - bounds[0]
+    if terms.min() < bounds[0] - 1e-6 or terms.max() > bounds[1] + 1e-6:
+        raise ValueError(f"terms reach from {terms.min():g} to {terms.max():g}, outside bounds={bounds}")
+    if n < 2:
+        return Interval(bounds[0], bounds[1], level, "bernstein")
+    log = np.log(4 / (1 - level))
+    half = np.sqrt(2 * terms.var(ddof=1) * log / n) + 7 * spread * log / (3 * (n - 1))
+    low, high = max(bounds[0], terms.mean() - half), min(bounds[1], terms.mean() + half)
+    return Interval(float(low), float(high), level, "bernstein")
+
+
+def _bootstrap(rng: np.random.Generator, ratios: Ratios, resamples: int) -> np.ndarray:
+    """θ of `resamples` logs drawn with replacement, a few million counts in memory at a time."""
+    n = len(ratios.plain)
+    at_once = max(1, 4_000_000 // n)
+    pieces = []
+    for start in range(0, resamples, at_once):
+        size = min(at_once, resamples - start)
+        rows = rng.integers(0, n, (size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(rows.ravel(), minlength=size * n).reshape(size, n).astype(float)
+        pieces.append(ratios.resampled(counts))
+    return np.concatenate(pieces)

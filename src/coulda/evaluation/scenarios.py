@@ -1,0 +1,149 @@
+"""Evaluation on scenarios: MB-PE, and CF-PE(t) (Algorithm 1), which differ in where the scenarios come from.
+
+For each logged episode, scenarios u ~ p(U | h_t) are drawn and the policies are run on them: with `Prior` this is
+MB-PE, with a source that infers it is CF-PE(t). All policies are run on the same scenarios, so that their differences
+are paired.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.evaluation.diagnostics import log_diagnostics
+from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.history import Log, generator, over_log
+from coulda.evaluation.intervals import Ratios, interval, student
+from coulda.evaluation.model_checks import Replay, replay, replay_diagnostic
+from coulda.hindsight import Prior, ScenarioSource
+from coulda.pomdp import POMDP, Episode, Policy, batched, rollout
+
+
+def evaluate(
+    key: Array,
+    model: POMDP,
+    policy: Policy,
+    episodes: Log,
+    scenarios: ScenarioSource | None = None,
+    **options: Any,
+) -> Estimate:
+    """The expected return of `policy` in `model`, on scenarios drawn for each logged episode.
+
+    Args:
+        key: consumed; the same key draws the same scenarios for any policy.
+        model: the SCM we believe in.
+        policy: the target π.
+        episodes: the log. MB-PE takes from it the number of scenarios only.
+        scenarios: the source, such as `hindsight.given(steps=50)`; `Prior(model)`, which is MB-PE, by default.
+        **options: of `evaluate_policies`.
+    """
+    return evaluate_policies(key, model, {"policy": policy}, episodes, scenarios, **options)["policy"]
+
+
+def evaluate_policies(
+    key: Array,
+    model: POMDP,
+    policies: Mapping[str, Policy],
+    episodes: Log,
+    scenarios: ScenarioSource | None = None,
+    *,
+    num_scenarios: int = 1,
+    level: float = 0.95,
+    interval_kind: str = "student",
+    bounds: tuple[float, float] | None = None,
+) -> dict[str, Estimate]:
+    """`evaluate` for several policies on the same scenarios.
+
+    Args:
+        key: consumed.
+        model: the SCM we believe in.
+        policies: by name.
+        episodes: the log.
+        scenarios: the source.
+        num_scenarios: an episode; their mean is the episode's term, so that the spread of terms covers both the
+            sampling of episodes and that of scenarios.
+        level: of the intervals.
+        interval_kind: "student", "bca" or, with `bounds` of the return, "bernstein".
+        bounds: the least and the largest possible return.
+    """
+    source = Prior(model) if scenarios is None else scenarios
+    key_scenarios, key_interval = jax.random.split(key)
+    repeated = episodes.schema.last_observation == "repeated"
+    function = eqx.Partial(_returns, model, tuple(policies.values()), source, key_scenarios, num_scenarios, repeated)
+    parts = list(over_log(function, episodes, model.horizon))
+    returns, replays = (jax.tree.map(lambda *x: np.concatenate(x), *part) for part in zip(*parts, strict=True))
+    shared = (*replay_diagnostic(source, replays), *log_diagnostics(episodes))
+    return {
+        name: _estimate(method_name(source, model), returns[:, i], shared, key_interval, level, interval_kind, bounds)
+        for i, name in enumerate(policies)
+    }
+
+
+def on_policy(key: Array, environment: POMDP, policy: Policy, num_episodes: int, level: float = 0.95) -> Estimate:
+    """Monte Carlo in the environment itself: the truth, up to sampling, where one may run the policy."""
+    returns = np.asarray(_run(environment, policy, jax.random.split(key, num_episodes)), float)
+    return Estimate("on-policy", float(returns.mean()), student(returns, level), returns, float(num_episodes))
+
+
+@eqx.filter_jit
+def _run(environment: POMDP, policy: Policy, keys: Array) -> Array:
+    return batched(
+        lambda key: rollout(environment, policy, environment.scenario_prior.sample(key)).episode_return, keys
+    )
+
+
+def method_name(source: ScenarioSource, model: POMDP) -> str:
+    """MB-PE or CF-PE(t); t = T + 1 is the whole episode, the observation after the last action included."""
+    if isinstance(source, Prior) or int(source.steps) == 0:
+        return "MB-PE"
+    return f"CF-PE({min(int(source.steps), model.horizon + 1)})"
+
+
+def _returns(
+    model: POMDP,
+    policies: tuple[Policy, ...],
+    source: ScenarioSource,
+    key: Array,
+    num_scenarios: int,
+    repeated: bool,
+    episode: Episode,
+    index: Array,
+) -> tuple[Array, Replay]:
+    """Returns of each policy on each scenario of one episode, `[P, M]`, and how the scenarios replay the log."""
+    if repeated and not isinstance(source, Prior):
+        # The observation after the last action was not logged; what stands in its place is no evidence.
+        source = source.given(jnp.minimum(source.steps, episode.length))
+
+    def one(key: Array) -> tuple[Array, Replay]:
+        scenario = source.infer(key, episode)
+        returns = [rollout(model, policy, scenario).episode_return for policy in policies]
+        return jnp.stack(returns), replay(model, scenario, episode, source.steps)
+
+    returns, replays = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), num_scenarios))
+    return returns.T, replays
+
+
+def _estimate(
+    method: str,
+    returns: np.ndarray,
+    shared: tuple[Diagnostic, ...],
+    key: Array,
+    level: float,
+    kind: str,
+    bounds: tuple[float, float] | None,
+) -> Estimate:
+    """From returns `[N, M]` of one policy: an episode's term is the mean over its scenarios."""
+    returns = returns.astype(float)
+    terms = returns.mean(1)
+    ratios = Ratios.mean_of(terms)
+    details = {"scenarios an episode": returns.shape[1]}
+    if returns.shape[1] > 1:
+        within = float(returns.var(1, ddof=1).mean())
+        between = max(float(terms.var(ddof=1)) - within / returns.shape[1], 0.0)
+        details |= {"variance between episodes": between, "variance within an episode": within}
+    found = interval(generator(key), ratios, level, kind, bounds)
+    return Estimate(method, ratios.value, found, terms, float(len(terms)), diagnostics=shared, details=details)

@@ -1,0 +1,249 @@
+"""Every model-free estimator against a plain-Python one written from its definition, on episodes of many lengths."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from coulda.episodes import Schema, checked_log, collect, fit_behavior
+from coulda.evaluation import Linear, Network, doubly_robust, fitted_q, importance_sampling
+from coulda.evaluation.doubly_robust import cross_fitted
+from coulda.evaluation.fitted_q import fit_values, gather
+from coulda.noise import Categorical, Normal
+from coulda.pomdp import Policy
+from tests.triage import BEHAVIOR, TARGET, Stubborn, Table, exact_value, triage
+
+KEY = jax.random.key(7)
+
+
+@pytest.fixture(scope="module")
+def log():
+    return collect(jax.random.key(0), triage(), BEHAVIOR, 300)
+
+
+def plain_steps(log, probability):
+    """Each episode as a list of (π/μ, reward), with π(a | history) from `probability(history, action)`."""
+    episodes = []
+    for episode in log:
+        steps, actions = [], []
+        for t, action in enumerate(episode.action.tolist()):
+            pi = probability(int(episode.observation[t]), actions, action)
+            steps.append((pi / math.exp(episode.log_prob[t]), float(episode.reward[t])))
+            actions.append(action)
+        episodes.append(steps)
+    return episodes
+
+
+def target_probability(observation, actions, action):
+    return float(TARGET.probabilities[observation, action])
+
+
+def stubborn_probability(observation, actions, action):
+    if not actions:
+        return 0.5
+    return 0.8 if actions[-1] == action else 1 - 0.8
+
+
+def plain_importance(episodes, kind, cap=None):
+    weights = [math.prod(ratio for ratio, _ in steps) for steps in episodes]
+    returns = [sum(reward for _, reward in steps) for steps in episodes]
+    n = len(episodes)
+    if kind == "ordinary":
+        return sum(w * g for w, g in zip(weights, returns, strict=True)) / n
+    if kind == "capped":
+        return sum(min(w, cap) * g for w, g in zip(weights, returns, strict=True)) / n
+    if kind == "weighted":
+        return sum(w * g for w, g in zip(weights, returns, strict=True)) / sum(weights)
+    horizon, total = max(len(steps) for steps in episodes), 0.0
+    for t in range(horizon):
+        so_far = [math.prod(ratio for ratio, _ in steps[: t + 1]) for steps in episodes]
+        paid = [w * steps[t][1] if t < len(steps) else 0.0 for w, steps in zip(so_far, episodes, strict=True)]
+        total += sum(paid) / (n if kind == "per_decision" else sum(so_far))
+    return total
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "weighted", "per_decision", "weighted_per_decision", "capped"])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_importance_sampling(log, kind, recurrent):
+    policy, probability = (Stubborn(), stubborn_probability) if recurrent else (TARGET, target_probability)
+    expected = plain_importance(plain_steps(log, probability), kind, cap=1.5)
+    estimate = importance_sampling(KEY, policy, log, kind, cap=1.5 if kind == "capped" else None)
+    assert estimate.value == pytest.approx(expected, abs=1e-5)
+    assert estimate.terms.mean() == pytest.approx(expected, abs=1e-5)
+    assert estimate.value in estimate.interval
+    assert estimate.status == "ok"
+
+
+def test_a_textbook_example_worked_by_hand():
+    """Two episodes of one and two steps; π takes action 1 with 0.8, μ with 0.5.
+
+    ρ: episode 0 (actions 1): 1.6, return 2. Episode 1 (actions 0, 1): 0.4, then 0.64; rewards 1, 3.
+    IS = (3.2 + 2.56)/2 = 2.88; WIS = 5.76/2.24; PDIS = (3.2 + 0.4 + 1.92)/2 = 2.76;
+    WPDIS = (1.6·2 + 0.4·1)/2 + (0.64·3)/(1.6 + 0.64).
+    """
+    schema = Schema(spaces.Discrete(1), spaces.Discrete(2))
+    log = checked_log(
+        schema, np.zeros(5, int), np.array([1, 0, 1]), [2, 1, 3], [1, 2], np.ones(2, bool), np.log([0.5] * 3)
+    )
+    policy = Table([[0.2, 0.8]])
+    expected = {
+        "ordinary": 2.88,
+        "weighted": 5.76 / 2.24,
+        "per_decision": 2.76,
+        "weighted_per_decision": 1.8 + 1.92 / 2.24,
+    }
+    for kind, value in expected.items():
+        assert importance_sampling(KEY, policy, log, kind).value == pytest.approx(value, abs=1e-5)
+
+
+def plain_q(log, policy, episodes, weights=None):
+    """Q with k steps to go as cell means, by dictionaries: `{k: {(o, a): value}}`."""
+    pi = np.asarray(policy.probabilities, float)
+    horizon = log.max_length
+    tables = {0: {}}
+
+    def value(k, o):
+        return sum(pi[o, a] * tables[k].get((o, a), 0.0) for a in range(2))
+
+    for k in range(1, horizon + 1):
+        sums, counts = {}, {}
+        for i in episodes:
+            episode = log[i]
+            for t in range(len(episode.reward)):
+                o, a = int(episode.observation[t]), int(episode.action[t])
+                over = t == len(episode.reward) - 1 and log.terminated[i]
+                target = float(episode.reward[t]) + (0.0 if over else value(k - 1, int(episode.observation[t + 1])))
+                sums[o, a] = sums.get((o, a), 0.0) + target
+                counts[o, a] = counts.get((o, a), 0) + 1
+        tables[k] = {cell: sums[cell] / counts[cell] for cell in sums}
+    return tables, value
+
+
+def test_tabular_fitted_q(log):
+    _, value = plain_q(log, TARGET, range(len(log)))
+    expected = np.mean([value(log.max_length, int(episode.observation[0])) for episode in log])
+    estimate = fitted_q(KEY, TARGET, log)
+    assert estimate.value == pytest.approx(expected, abs=1e-5)
+    assert exact_value(TARGET) in estimate.interval
+
+
+@pytest.mark.parametrize("weighted_form", [False, True])
+def test_doubly_robust(log, weighted_form):
+    """DR and WDR with the folds that the estimator used, from the definitions."""
+    key_folds = jax.random.split(KEY)[0]
+    fold = np.asarray(jax.random.permutation(key_folds, len(log))) % 5
+    steps, horizon = plain_steps(log, target_probability), log.max_length
+    rows = []
+    for number in range(5):
+        tables, value = plain_q(log, TARGET, [i for i in range(len(log)) if fold[i] != number])
+        for i in np.flatnonzero(fold == number):
+            episode, deltas = log[int(i)], []
+            for t in range(len(episode.reward)):
+                o, a = int(episode.observation[t]), int(episode.action[t])
+                over = t == len(episode.reward) - 1 and log.terminated[i]
+                after = 0.0 if over else value(horizon - t - 1, int(episode.observation[t + 1]))
+                deltas.append(float(episode.reward[t]) + after - tables[horizon - t].get((o, a), 0.0))
+            rows.append((value(horizon, int(episode.observation[0])), deltas, steps[i]))
+    total = sum(v for v, _, _ in rows) / len(rows)
+    for t in range(horizon):
+        rho = [math.prod(ratio for ratio, _ in ratios[: t + 1]) for _, _, ratios in rows]
+        paid = sum(w * deltas[t] for w, (_, deltas, _) in zip(rho, rows, strict=True) if t < len(deltas))
+        total += paid / (sum(rho) if weighted_form else len(rows))
+    estimate = doubly_robust(KEY, TARGET, log, weighted_form=weighted_form)
+    assert estimate.value == pytest.approx(total, abs=1e-5)
+    assert exact_value(TARGET) in estimate.interval
+
+
+def test_linear_regression_on_one_hot_features_is_the_table(log):
+    values = [
+        fit_values(g.regression, g.steps, jnp.ones(len(log))).v
+        for g in (gather(TARGET, log), gather(TARGET, log, Linear(1e-4)))
+    ]
+    np.testing.assert_allclose(np.asarray(values[0])[:, 0], np.asarray(values[1])[:, 0], atol=2e-3)
+
+
+def test_a_network_finds_the_same_value(log):
+    estimate = fitted_q(KEY, TARGET, log, Network(width=16, updates=150))
+    assert estimate.value == pytest.approx(fitted_q(KEY, TARGET, log).value, abs=0.03)
+    assert estimate.verdict == "caution"
+    assert "network was fitted once" in estimate.reasons
+
+
+def test_values_after_the_end_are_zero(log):
+    q, v = cross_fitted(jax.random.key(1), TARGET, log, None)
+    lengths = log.lengths
+    for i in range(len(log)):
+        assert not q[i, lengths[i] :].any()
+        assert not v[i, lengths[i] + 1 :].any()
+        assert log.terminated[i] <= (v[i, lengths[i]] == 0)
+
+
+class NeverTreats(Policy):
+    def __call__(self, carry, observation):
+        return carry, Categorical(logits=jnp.array([0.0, -jnp.inf]))
+
+
+def test_no_support_is_named():
+    always = collect(jax.random.key(3), triage(), Table([[0.0, 1.0]] * 4), 50)
+    for estimate in (
+        importance_sampling(KEY, NeverTreats(), always, "ordinary"),
+        importance_sampling(KEY, NeverTreats(), always, "weighted"),
+        doubly_robust(KEY, NeverTreats(), always),
+    ):
+        assert estimate.status == "no support"
+        assert estimate.value is None
+        assert estimate.interval is None
+        assert estimate.verdict == "do not trust"
+        assert "never takes" in str(estimate)
+    unseen = fitted_q(KEY, NeverTreats(), always)
+    assert unseen.verdict == "do not trust"
+    assert "never done there" in unseen.reasons
+
+
+def test_missing_probabilities_are_named_and_can_be_fitted(log):
+    unknown = log.with_log_prob(np.full_like(log.log_prob, np.nan), behavior="logged")
+    estimate = importance_sampling(KEY, TARGET, unknown)
+    assert estimate.status == "no probabilities"
+    assert "fit_behavior" in estimate.explanation
+    fitted = importance_sampling(KEY, TARGET, fit_behavior(unknown))
+    assert "fitted to the log" in fitted.reasons
+    assert fitted.verdict != "trust"
+    assert fitted.value == pytest.approx(importance_sampling(KEY, TARGET, log).value, abs=0.1)
+
+
+class Gaussian(Policy):
+    mean: float
+
+    def __call__(self, carry, observation):
+        return carry, Normal(self.mean, 1.0)
+
+
+def test_continuous_actions_are_weighed_by_densities():
+    rng = np.random.default_rng(0)
+    actions = rng.normal(size=400)
+    schema = Schema(spaces.Discrete(1), spaces.Box(-np.inf, np.inf, ()))
+    density = -0.5 * actions**2 - 0.5 * math.log(2 * math.pi)
+    log = checked_log(schema, np.zeros(800, int), actions, actions, np.ones(400, int), np.ones(400, bool), density)
+    estimate = importance_sampling(KEY, Gaussian(0.3), log)
+    w = np.exp(0.3 * actions - 0.045)
+    assert estimate.value == pytest.approx((w * actions).sum() / w.sum(), abs=1e-5)
+    with pytest.raises(TypeError, match="needs discrete actions"):
+        fitted_q(KEY, Gaussian(0.3), log)
+
+
+def test_huge_weights_stay_finite():
+    """ρ up to e^600 and down to e^-600: ratios survive, since weights live in log space."""
+    n, T = 40, 300
+    schema = Schema(spaces.Discrete(1), spaces.Discrete(2))
+    actions = np.random.default_rng(1).integers(0, 2, n * T)
+    behavior = np.where(actions == 1, np.log(0.12), np.log(0.88))
+    log = checked_log(
+        schema, np.zeros(n * (T + 1), int), actions, np.ones(n * T), np.full(n, T), np.ones(n, bool), behavior
+    )
+    for kind in ("weighted", "weighted_per_decision"):
+        estimate = importance_sampling(KEY, Table([[0.12, 0.88]]), log, kind)
+        assert estimate.value == pytest.approx(T, rel=1e-6)
+        assert estimate.verdict == "do not trust"

@@ -1,0 +1,171 @@
+"""MB-PE, CF-PE(t) and the table: laws, exact values, pairing, and what the verdict says of a wrong model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coulda.environments.tabular import TabularPOMDP
+from coulda.episodes import collect, from_arrays, to_arrays
+from coulda.evaluation import compare, evaluate, evaluate_policies, on_policy
+from coulda.hindsight import Exact, Prior
+from coulda.pomdp import rollout
+from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, WAIT, Stubborn, exact_value, triage
+
+KEY = jax.random.key(11)
+MODEL = triage()
+
+
+@pytest.fixture(scope="module")
+def log():
+    return collect(jax.random.key(0), triage(), BEHAVIOR, 400)
+
+
+@pytest.fixture(scope="module")
+def table(log):
+    policies = {"target": TARGET, "behavior": BEHAVIOR, "stubborn": Stubborn()}
+    return compare(KEY, MODEL, policies, log, Exact(MODEL), environment=MODEL, on_policy_episodes=400)
+
+
+def test_no_hindsight_is_the_model_based_estimate(log):
+    """CF-PE(0) = MB-PE, bit for bit, for the same key."""
+    nothing = evaluate(KEY, MODEL, TARGET, log, Exact(MODEL).given(steps=0))
+    prior = evaluate(KEY, MODEL, TARGET, log)
+    np.testing.assert_array_equal(nothing.terms, prior.terms)
+    assert nothing.method == prior.method == "MB-PE"
+
+
+def test_terms_are_rollouts_on_inferred_scenarios(log):
+    source = Exact(MODEL, BEHAVIOR)
+    estimate = evaluate(KEY, MODEL, TARGET, log[:20], source, num_scenarios=2)
+    key = jax.random.split(KEY)[0]
+    padded = log[:20].padded(MODEL.horizon)
+    for i in (0, 19):
+        episode = jax.tree.map(lambda x, i=i: x[i], padded)
+        returns = [
+            float(rollout(MODEL, TARGET, source.infer(k, episode)).episode_return)
+            for k in jax.random.split(jax.random.fold_in(key, i), 2)
+        ]
+        assert estimate.terms[i] == pytest.approx(np.mean(returns), abs=1e-6)
+
+
+def test_the_behavior_on_its_own_scenarios_is_the_log(log):
+    """Hindsight with the behavior's action noise replays every episode, so CF-PE of μ is the logged mean."""
+    estimate = evaluate(KEY, MODEL, BEHAVIOR, log, Exact(MODEL, BEHAVIOR))
+    np.testing.assert_allclose(estimate.terms, log.episode_returns, atol=1e-5)
+    assert estimate.method == "CF-PE(6)"
+
+
+def test_all_estimates_find_the_truth(table):
+    for name, policy in (("target", TARGET), ("behavior", BEHAVIOR)):
+        for method, estimate in table.estimates[name].items():
+            assert estimate.interval is not None
+            # 20 intervals of 95 %, so single misses are expected; twice the width is 3.9 standard errors (1e-4 each).
+            assert abs(estimate.value - exact_value(policy)) < estimate.interval.width, (name, method)
+            assert estimate.verdict in ("trust", "caution"), (method, estimate.reasons)
+    assert set(table.estimates["target"]) == {
+        "IS", "WIS", "PDIS", "WPDIS", "CIS", "DR", "WDR", "FQE", "MB-PE", "CF-PE(6)", "on-policy",
+    }  # fmt: skip
+
+
+def test_relative_error_is_the_papers(table):
+    estimate, truth = table.estimates["target"]["CF-PE(6)"].value, table.truth["target"]
+    assert table.error("target", "CF-PE(6)") == pytest.approx(abs(estimate - truth) / abs(truth))
+    assert table.error("target", "on-policy") == 0
+
+
+def test_a_policy_does_not_differ_from_itself(log):
+    table = compare(KEY, MODEL, {"a": TARGET, "b": TARGET}, log, Exact(MODEL))
+    for method in ("CF-PE(6)", "MB-PE", "WIS"):
+        difference = table.difference(method, "a", "b")
+        assert difference.value == 0
+        assert difference.interval.width == 0
+
+
+def test_pairing_narrows_the_difference(table):
+    truth = exact_value(TARGET) - exact_value(BEHAVIOR)
+    difference = table.difference("CF-PE(6)", "target", "behavior")
+    assert abs(difference.value - truth) < difference.interval.width
+    assert difference.variance_ratio > 2
+    a, b = (table.estimates[name]["CF-PE(6)"].terms for name in ("target", "behavior"))
+    unpaired = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / len(a)) * 2 * 1.9659
+    assert difference.interval.width == pytest.approx(unpaired / np.sqrt(difference.variance_ratio), rel=1e-3)
+
+
+def test_flips_are_the_episodes_that_cross(table, log):
+    flips = table.flips("target", "CF-PE(6)", threshold=0.0)
+    would = table.estimates["target"]["CF-PE(6)"].terms
+    expected = {i for i in range(len(log)) if (log.episode_returns[i] >= 0) != (would[i] >= 0)}
+    assert {i for i, _, _ in flips} == expected
+    assert len(expected) > 10
+    sizes = [abs(after - before) for _, before, after in flips]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_more_scenarios_narrow_the_part_that_they_can(log):
+    one, many = (evaluate(KEY, MODEL, TARGET, log, Exact(MODEL), num_scenarios=m) for m in (2, 8))
+    assert many.interval.width < one.interval.width
+    between, within = (many.details[f"variance {part}"] for part in ("between episodes", "within an episode"))
+    assert many.terms.var(ddof=1) == pytest.approx(between + within / 8, rel=1e-6)
+    assert between > 0
+    assert within > 0
+
+
+def test_a_repeated_last_observation_is_no_evidence(log):
+    """An array log lacks the last observation. Taken as evidence the repeated one would be impossible."""
+    arrays = from_arrays(**to_arrays(log), observation_space=MODEL.observation_space, action_space=MODEL.action_space)
+    estimate = evaluate(KEY, MODEL, TARGET, arrays, Exact(MODEL))
+    assert estimate.verdict == "trust"
+    assert abs(estimate.value - exact_value(TARGET)) < estimate.interval.width
+
+
+def wrong_model() -> TabularPOMDP:
+    """Believes that what was treated cannot get worse; the logged episodes say otherwise."""
+    treat = np.array([[0.4, 0.05, 0.5, 0.05], [0.7, 0.0, 0.3, 0.0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    return TabularPOMDP(
+        INITIAL, np.stack([WAIT, treat]), np.eye(4), REWARD,
+        horizon=5, reparameterization="gumbel_max", terminal=[False, False, True, True],
+    )  # fmt: skip
+
+
+def test_scenarios_that_do_not_replay_the_log_are_reported(log):
+    wrong = wrong_model()
+    estimate = evaluate(KEY, wrong, TARGET, log, Exact(wrong))
+    replay = next(d for d in estimate.diagnostics if d.name == "replay")
+    assert replay.value < 0.99
+    assert estimate.verdict in ("caution", "do not trust")
+    assert "reproduce" in estimate.reasons
+    right = evaluate(KEY, MODEL, TARGET, log, Exact(MODEL))
+    assert next(d for d in right.diagnostics if d.name == "replay").value == 1
+    assert right.verdict == "trust"
+
+
+def test_partially_observed_worlds():
+    """Observations tell ill from worse with 80 %; hindsight still is unbiased (Corollary 1)."""
+    blurred = np.array([[0.8, 0.2, 0, 0], [0.2, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    world = triage(observation=blurred)
+    log = collect(jax.random.key(2), world, BEHAVIOR, 2000)
+    truth = on_policy(jax.random.key(3), world, TARGET, 50_000)
+    found = evaluate_policies(KEY, world, {"target": TARGET, "mb": TARGET}, log, Exact(world))["target"]
+    # The standard error of the difference is 0.021; four of them, false failure 6e-5.
+    assert abs(found.value - truth.value) < 0.085
+    # The twin: without evidence on the state, scenarios of a wrong prior stay wrong.
+    confident = triage(observation=blurred)
+    shifted = jnp.log(jnp.array([0.05, 0.95, 1e-30, 1e-30]))
+    import equinox as eqx
+
+    biased = eqx.tree_at(lambda m: m.initial_logits, confident, shifted)
+    assert abs(evaluate(KEY, biased, TARGET, log, Prior(biased)).value - truth.value) > 0.15
+
+
+def test_continued_memory_is_flat_in_the_number_of_scenarios(log):
+    """Batches of any size give the same terms: nothing depends on how the log is cut."""
+    whole = evaluate(KEY, MODEL, TARGET, log, Exact(MODEL))
+    pieces = log.batches
+
+    class Cut(type(log)):
+        def batches(self, size=4096):
+            return pieces(min(size, 150))
+
+    cut = Cut(*(getattr(log, name) for name in log.__dataclass_fields__))
+    np.testing.assert_array_equal(evaluate(KEY, MODEL, TARGET, cut, Exact(MODEL)).terms, whole.terms)
