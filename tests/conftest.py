@@ -1,5 +1,6 @@
 """Strict by default: ranks and dtypes never promote in silence, and compiled programs are kept between runs."""
 
+import os
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+# Tests compile many small programs and run each for milliseconds: this makes them 2.5 times quicker.
+# JAX_DISABLE_MOST_OPTIMIZATIONS=0 runs them with the programs that users get.
+if "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
+    jax.config.update("jax_disable_most_optimizations", True)
 
 hypothesis.settings.register_profile(
     "coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50
@@ -30,7 +35,4 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module")
 def quick_compilation():
-    """For modules that compile many small programs and run each for milliseconds: 2.5 times quicker."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    """To be removed: the default now."""
