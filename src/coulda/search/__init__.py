@@ -1,0 +1,9 @@
+"""Counterfactually-guided policy search: one program, in which the scenario source makes the method (section 4).
+
+Model files to imitate, in the order in which they import each other: `objective` (equation 1), `policy_search`.
+"""
+
+from coulda.search.objective import Regression, RegressionInfo
+from coulda.search.policy_search import PolicySearch, SearchInfo, SearchState
+
+__all__ = ["PolicySearch", "Regression", "RegressionInfo", "SearchInfo", "SearchState"]

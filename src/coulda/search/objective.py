@@ -1,0 +1,189 @@
+"""The return-weighted regression of equation 1, on counterfactual trajectories.
+
+π^{k+1} = argmax_π Σ_i w_i log p^π(τ^i),   w_i ∝ exp(G(τ^i) / temperature) p^{π^k}(τ^i) / p^λ(τ^i),   τ^i ~ p^λ.
+
+Model and scenario cancel in the ratio of p^{π^k} and p^λ, so that only the probabilities of actions remain. A batch is
+S scenarios with n trajectories each, `[S, n, ...]`. Weights live in log space until they are normalized, and their
+normalization is named: "batch" is the equation as written, up to a constant; "scenario" compares a scenario's
+trajectories with each other, so that a scenario in which every return is high does not drown the others.
+"""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from coulda.evaluation.history import taken_log_probs
+from coulda.noise import merge
+from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, rollout
+
+Normalization = Literal["scenario", "batch"]
+NORMALIZATIONS = ("scenario", "batch")
+
+INFERRED = frozenset({"initial", "transition", "observation"})
+"""What a counterfactual trajectory takes from its scenario; its action noise is fresh (Corollary 2)."""
+
+
+class RegressionInfo(eqx.Module):
+    """What a person wants to know of one regression; scalars."""
+
+    planner_return: Array
+    """Mean return of the trajectories under λ, in scenarios that are not dead."""
+    log_likelihood: Array
+    """Σ_i w_i log p^π(τ^i), before the update."""
+    effective_sample_size: Array
+    """Of the weights, within the group that is normalized: of a scenario (their mean; at most n) or of the batch."""
+    dead: Array
+    """The share of scenarios that are over at once."""
+    unsupported: Array
+    """The share of trajectories in other scenarios without weight: π^k never acts so, or G is not finite."""
+
+
+class Regression(eqx.Module):
+    """Policy improvement by equation 1: roll out λ in each scenario, weigh, and climb log p^π.
+
+    Args:
+        num_rollouts: n, trajectories a scenario (paper: 10).
+        temperature: of the return (paper: 1).
+        normalization: "scenario" or "batch".
+        ratio: whether the weights have the factor p^{π^k} / p^λ. Without it π imitates the planner's better
+            trajectories, however unlikely they are under π.
+        num_resampled: take the gradient on this many trajectories, drawn by weight, instead of on all.
+    """
+
+    num_rollouts: int = eqx.field(static=True, default=10)
+    temperature: Array = eqx.field(converter=lambda value: jnp.asarray(value, float), default=1.0)
+    normalization: Normalization = eqx.field(static=True, default="scenario")
+    ratio: bool = eqx.field(static=True, default=True)
+    num_resampled: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.normalization not in NORMALIZATIONS:
+            raise ValueError(f"normalization is {self.normalization!r}; name one of {NORMALIZATIONS}.")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive; got {self.temperature}.")
+
+    def gradient(
+        self, key: Array, model: POMDP, policy: Policy, planner: Any, scenarios: Scenario
+    ) -> tuple[Policy, RegressionInfo]:
+        """The ascent direction of equation 1 at π = π^k, in scenarios `[S, ...]`. Consumes `key`.
+
+        Args:
+            key: for fresh action noise, and for resampling.
+            model: the SCM we believe in.
+            policy: π^k.
+            planner: λ for one scenario, a function of it.
+            scenarios: `[S, ...]`.
+        """
+        key_actions, key_resample = jax.random.split(key)
+        keys = jax.random.split(key_actions, _size(scenarios))
+        trajectories = jax.vmap(lambda k, u: self._trajectories(k, model, planner(u), u))(keys, scenarios)
+        return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample))
+
+    def gradient_on(self, policy: Policy, trajectories: Episode, noise: Array) -> tuple[Policy, RegressionInfo]:
+        """The same on given trajectories of λ, `[S, n, ...]`; `noise` is uniform, and used for resampling only."""
+        usable = trajectories.live[:, :, 0].any(1)
+        log_weights = self.log_weights(policy, trajectories)
+        weights = normalize(log_weights, usable, self.normalization)
+        chosen, share = self._chosen(noise, trajectories, weights)
+        log_likelihood, gradient = eqx.filter_value_and_grad(weighted_log_likelihood)(policy, chosen, share)
+        return gradient, self._info(trajectories.episode_return, log_weights, weights, usable, log_likelihood)
+
+    def log_weights(self, policy: Policy, trajectories: Episode) -> Array:
+        """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""
+        weigh = jax.vmap(jax.vmap(lambda episode: log_weight(policy, episode, self.temperature, ratio=self.ratio)))
+        return weigh(trajectories)
+
+    def _trajectories(self, key: Array, model: POMDP, planner: Actor, scenario: Scenario) -> Episode:
+        """Counterfactual trajectories of one scenario, `[n, T, ...]`."""
+
+        def one(key: Array) -> Episode:
+            fresh = model.scenario_prior.sample(key)
+            return rollout(model, planner, merge(scenario, fresh, INFERRED)).episode
+
+        return jax.vmap(one)(jax.random.split(key, self.num_rollouts))
+
+    def _chosen(self, noise: Array, trajectories: Episode, weights: Array) -> tuple[Episode, Array]:
+        """The trajectories on which the gradient is taken, `[m, ...]`, and their weights `[m]`."""
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trajectories)
+        if self.num_resampled is None:
+            return flat, weights.reshape(-1)
+        index = resample(noise, weights.reshape(-1), self.num_resampled)
+        # Nothing can be resampled where every weight is zero; then nothing is to be learned either.
+        share = jnp.sum(weights) / self.num_resampled
+        return jax.tree.map(lambda leaf: leaf[index], flat), jnp.full(self.num_resampled, share)
+
+    def _info(
+        self, returns: Array, log_weights: Array, weights: Array, usable: Array, log_likelihood: Array
+    ) -> RegressionInfo:
+        count = jnp.maximum(jnp.sum(usable), 1).astype(float)
+        axis = 1 if self.normalization == "scenario" else None
+        sizes = effective_sample_size(weights, axis=axis)
+        lost = ~jnp.isfinite(log_weights) & usable[:, None]
+        return RegressionInfo(
+            planner_return=jnp.sum(jnp.where(usable, returns.mean(1), 0.0)) / count,
+            log_likelihood=log_likelihood,
+            effective_sample_size=jnp.sum(sizes) / (count if axis == 1 else 1.0),
+            dead=jnp.mean(~usable),
+            unsupported=jnp.sum(lost.mean(1)) / count,
+        )
+
+
+def log_weight(policy: Policy, trajectory: Episode, temperature: Array, *, ratio: bool) -> Array:
+    """Log w = G / temperature + Σ_t log π^k(a_t | h_t) - log λ(a_t | s_t, h_t), over live steps of one trajectory."""
+    scaled = trajectory.episode_return / temperature
+    if not ratio:
+        return scaled
+    log_ratio = taken_log_probs(policy, trajectory) - trajectory.log_prob
+    return scaled + jnp.sum(jnp.where(trajectory.live, log_ratio, 0.0))
+
+
+def normalize(log_weights: Array, usable: Array, normalization: Normalization) -> Array:
+    """Weights `[S, n]` that sum to one over all usable scenarios `[S]`; all zero where nothing has any weight.
+
+    >>> weights = normalize(jnp.log(jnp.asarray([[1.0, 3.0], [40.0, 40.0]])), jnp.ones(2, bool), "scenario")
+    >>> [[round(float(weight), 3) for weight in row] for row in weights]
+    [[0.125, 0.375], [0.25, 0.25]]
+    """
+    log_weights = jnp.where(usable[:, None] & jnp.isfinite(log_weights), log_weights, -jnp.inf)
+    axis = 1 if normalization == "scenario" else None
+    top = jnp.max(log_weights, axis=axis, keepdims=True)
+    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
+    weights = _divide(weights, jnp.sum(weights, axis=axis, keepdims=True))
+    return _divide(weights, jnp.sum(weights))
+
+
+def effective_sample_size(weights: Array, axis: int | None = None) -> Array:
+    """Kish's (Σw)² / Σw²; 0 where every weight is zero."""
+    return _divide(jnp.sum(weights, axis=axis) ** 2, jnp.sum(weights**2, axis=axis))
+
+
+def resample(noise: Array, weights: Array, size: int) -> Array:
+    """Indices `[size]` of trajectories drawn by weight `[N]`, systematically, from one uniform number.
+
+    Index i comes up w_i · size times in expectation, and never differs from that by one or more.
+
+    >>> resample(jnp.asarray(0.5), jnp.asarray([0.5, 0.0, 0.25, 0.25]), 4).tolist()
+    [0, 0, 2, 3]
+    """
+    cumulative = jnp.cumsum(weights)
+    places = (jnp.arange(size, dtype=weights.dtype) + noise) / size * cumulative[-1]
+    return jnp.clip(jnp.searchsorted(cumulative, places, side="right"), 0, weights.shape[0] - 1)
+
+
+def weighted_log_likelihood(policy: Policy, trajectories: Episode, weights: Array) -> Array:
+    """Σ_i w_i log p^π(τ^i) of trajectories `[N, ...]`, without what does not depend on π."""
+    log_probs = jax.vmap(lambda episode: jnp.sum(taken_log_probs(policy, episode)))(trajectories)
+    # A trajectory that π excludes has log-probability -inf and no weight; it shall not make a NaN.
+    return jnp.sum(jnp.where(weights > 0, weights * log_probs, 0.0))
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """The quotient, and 0 for 0 / 0."""
+    return a / jnp.where(b > 0, b, 1.0)
+
+
+def _size(tree: Any) -> int:
+    return jax.tree.leaves(tree)[0].shape[0]

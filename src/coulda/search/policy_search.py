@@ -1,0 +1,179 @@
+"""`PolicySearch`: the procedure CF-GPS of Algorithm 1, and with other scenario sources MB-PS and GPS-like search."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from coulda.hindsight import ScenarioSource
+from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
+from coulda.search.objective import Regression
+
+PlannerFor = Callable[[Policy, Scenario, Array], Actor]
+"""λ for one scenario, given π^k and the number of episodes seen so far (for schedules)."""
+
+Learn = Callable[[Array, ScenarioSource, Scenario, Episode], ScenarioSource]
+"""(key, source, u, h) -> source: train the source on privileged pairs, `[N, ...]`: the true u of each logged h."""
+
+
+class Objective(Protocol):
+    """How trajectories improve the policy: `Regression` (equation 1) or `ValueGradient` (SVG)."""
+
+    def gradient(
+        self, key: Array, model: POMDP, policy: Policy, planner: Callable[[Scenario], Actor], scenarios: Scenario
+    ) -> tuple[Policy, Any]:
+        """The ascent direction in scenarios `[S, ...]`, and what a person wants to know of it."""
+        ...
+
+
+class SearchState(eqx.Module):
+    """What the next step needs."""
+
+    policy: Policy
+    """π^k."""
+    behavior: Policy
+    """μ, an older copy of π."""
+    source: ScenarioSource
+    optimizer_state: Any
+    updates: Array
+    """k."""
+    episodes: Array
+    """Episodes of the environment seen so far."""
+
+
+class SearchInfo(eqx.Module):
+    """What a person wants to know of one step; scalars."""
+
+    behavior_return: Array
+    """Mean return of μ in the environment."""
+    staleness: Array
+    """How many updates behind π the behavior policy was."""
+    gradient_norm: Array
+    objective: Any
+    """Of the objective: a `RegressionInfo`, for one."""
+
+
+class PolicySearch(eqx.Module):
+    """Search for a policy on counterfactual trajectories in scenarios inferred from logged episodes.
+
+    The scenario source is the method: `Prior(model)` is MB-PS, any source `.given(1)` is GPS-like, and one that is
+    given the whole episode is CF-GPS.
+
+    Args:
+        environment: the real world, in which the behavior policy μ collects episodes.
+        model: the SCM we believe in, in which the planner acts. The environment is never asked for it.
+        scenarios: p(U | h_t) over the model. A source with a `behavior` is told who acted as μ changes.
+        planner: λ: an actor, or a function of (π^k, scenario, episodes so far) that returns one, such as
+            `ExpertSchedule`; π^k itself by default.
+        optimizer: of the policy's parameters, climbing: it is given the negated gradient, as optax expects.
+        objective: `Regression(...)`, or `ValueGradient()`.
+        num_episodes: N, logged a step; one scenario is inferred from each.
+        refresh: μ becomes a copy of π every so many updates ("sometimes").
+        learn: trains the source online on privileged pairs (u, h); none by default.
+    """
+
+    environment: POMDP
+    model: POMDP
+    scenarios: ScenarioSource
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    planner: Actor | PlannerFor | None = None
+    objective: Objective = eqx.field(default_factory=Regression)
+    num_episodes: int = eqx.field(static=True, default=16)
+    refresh: int = eqx.field(static=True, default=1)
+    learn: Learn | None = None
+
+    def __check_init__(self):
+        for name in ("num_episodes", "refresh"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+
+    def init(self, policy: Policy) -> SearchState:
+        """The state before the first step, μ being π^0. Nothing is drawn, so no key is taken."""
+        optimizer_state = self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
+        return SearchState(policy, policy, self.scenarios, optimizer_state, jnp.int32(0), jnp.int32(0))
+
+    def step(self, key: Array, state: SearchState) -> tuple[SearchState, SearchInfo]:
+        """One iteration k of Algorithm 1: log episodes, infer scenarios, improve π. Consumes `key`."""
+        key_collect, key_learn, key_infer, key_improve = jax.random.split(key, 4)
+        state = self.refreshed(state)
+        u, episodes = self.collect(key_collect, state)
+        if self.learn is not None:
+            state = eqx.tree_at(lambda s: s.source, state, _learn(self.learn, key_learn, state.source, u, episodes))
+        scenarios = self.infer(key_infer, state, episodes)
+        state, gradient_norm, info = self.improve(key_improve, state, scenarios)
+        staleness = (state.updates - 1) % self.refresh
+        return state, SearchInfo(jnp.mean(episodes.episode_return), staleness, gradient_norm, info)
+
+    def refreshed(self, state: SearchState) -> SearchState:
+        """The state with μ ← π^k, if it is time, and a source that knows who acts."""
+        due = state.updates % self.refresh == 0
+        behavior = jax.tree.map(
+            lambda new, old: jnp.where(due, new, old) if eqx.is_array(new) else new, state.policy, state.behavior
+        )
+        state = eqx.tree_at(lambda s: s.behavior, state, behavior)
+        if getattr(state.source, "behavior", None) is None:
+            return state
+        return eqx.tree_at(lambda s: s.source.behavior, state, behavior)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def collect(self, key: Array, state: SearchState) -> tuple[Scenario, Episode]:
+        """Episodes `[N, ...]` of μ in the environment, and the scenarios they truly had, for `learn` only."""
+        return _collect(self.environment, state.behavior, jax.random.split(key, self.num_episodes))
+
+    def infer(self, key: Array, state: SearchState, episodes: Episode) -> Scenario:
+        """One scenario for each logged episode, `[N, ...]`. The episodes may come from any log."""
+        return _infer(state.source, jax.random.split(key, episodes.reward.shape[0]), episodes)
+
+    @eqx.filter_jit
+    def improve(self, key: Array, state: SearchState, scenarios: Scenario) -> tuple[SearchState, Array, Any]:
+        """π^{k+1} from scenarios `[N, ...]`; also the gradient's norm and the objective's info."""
+        policy = state.policy
+        planner = lambda scenario: self.planner_for(policy, scenario, state.episodes)
+        gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios)
+        descent = jax.tree.map(jnp.negative, gradient)
+        parameters = eqx.filter(policy, eqx.is_inexact_array)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
+            updates, optimizer_state = self.optimizer.update(descent, state.optimizer_state, parameters)
+        count = jax.tree.leaves(scenarios)[0].shape[0]
+        updated = SearchState(
+            policy=eqx.apply_updates(policy, updates),
+            behavior=state.behavior,
+            source=state.source,
+            optimizer_state=optimizer_state,
+            updates=state.updates + 1,
+            episodes=state.episodes + count,
+        )
+        return updated, optax.tree.norm(gradient), info
+
+    def planner_for(self, policy: Policy, scenario: Scenario, episodes: Array) -> Actor:
+        """λ in one scenario."""
+        if self.planner is None:
+            return policy
+        if isinstance(self.planner, Policy | Planner):
+            return self.planner
+        return self.planner(policy, scenario, episodes)
+
+
+# Programs that depend on one part of a search are compiled for that part alone, and shared by searches that have it.
+
+
+@eqx.filter_jit
+def _collect(environment: POMDP, behavior: Policy, keys: Array) -> tuple[Scenario, Episode]:
+    def one(key: Array) -> tuple[Scenario, Episode]:
+        u = environment.scenario_prior.sample(key)
+        return u, rollout(environment, behavior, u).episode
+
+    return jax.vmap(one)(keys)
+
+
+@eqx.filter_jit
+def _infer(source: ScenarioSource, keys: Array, episodes: Episode) -> Scenario:
+    return jax.vmap(source.infer)(keys, episodes)
+
+
+@eqx.filter_jit
+def _learn(learn: Learn, key: Array, source: ScenarioSource, u: Scenario, episodes: Episode) -> ScenarioSource:
+    return learn(key, source, u, episodes)

@@ -1,0 +1,147 @@
+"""`PolicySearch` around its objective: behavior and staleness, the source's training, planners' mixture, logs."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from coulda.environments import TabularPOMDP, tiger
+from coulda.hindsight import Exact, Prior, ScenarioSource
+from coulda.noise import Categorical, Normal
+from coulda.planners import LinearPlanner
+from coulda.planners.mixture import ExpertMixture, ExpertSchedule
+from coulda.policies import Tabular, Uniform
+from coulda.pomdp import Planner, Scenario, rollout
+from coulda.search import PolicySearch
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SGD = optax.sgd(0.1)  # one object, so that programs are shared
+MODEL = tiger(horizon=3, reparameterization="gumbel_max")
+
+
+def policy() -> Tabular:
+    return Tabular(np.full((3, 3), 1 / 3))
+
+
+def same(a, b) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_the_behavior_policy_is_an_older_copy_and_its_staleness_is_known():
+    search = PolicySearch(MODEL, MODEL, Exact(MODEL, policy()), SGD, num_episodes=4, refresh=3)
+    state, staleness, policies = search.init(policy()), [], []
+    for key in jax.random.split(jax.random.key(0), 5):
+        policies.append(state.policy)
+        state, info = search.step(key, state)
+        staleness.append(int(info.staleness))
+        acted = policies[len(policies) - 1 - staleness[-1]]
+        assert same(state.behavior, acted)
+        assert same(state.source.behavior, acted), "the source infers action noise of who acted"
+    assert staleness == [0, 1, 2, 0, 1]
+    assert not same(policies[0], policies[1])
+    assert (state.updates, state.episodes) == (5, 20)
+
+
+def test_a_step_is_a_function_of_its_key_and_state():
+    search = PolicySearch(MODEL, MODEL, Prior(MODEL), SGD, num_episodes=4)
+    state = search.init(policy())
+    once, again, other = (search.step(jax.random.key(seed), state)[0] for seed in (1, 1, 2))
+    assert same(once, again)
+    assert not same(once, other)
+
+
+class Counting(ScenarioSource):
+    """A source that learns how often the tiger was left, and draws it so."""
+
+    model: TabularPOMDP
+    left: jax.Array
+    seen: jax.Array
+    steps: jax.Array
+
+    def infer(self, key, episode):
+        u = self.model.scenario_prior.sample(key)
+        wanted = (jax.random.uniform(jax.random.fold_in(key, 1)) * self.seen >= self.left).astype(jnp.int32)
+        initial = jnp.where(jnp.arange(2) == wanted, 1.0, -1.0)
+        return Scenario(initial, u.transition, u.observation, u.action)
+
+
+def test_a_source_is_trained_online_on_privileged_pairs():
+    def learn(key, source, u, episodes):
+        first = jax.vmap(MODEL.initial)(u.initial).index
+        assert episodes.reward.shape == (32, 3)
+        counts = source.left + jnp.sum(first == 0).astype(float), source.seen + 32.0
+        return eqx.tree_at(lambda s: (s.left, s.seen), source, counts)
+
+    source = Counting(MODEL, jnp.zeros(()), jnp.zeros(()), jnp.int32(0))
+    search = PolicySearch(MODEL, MODEL, source, SGD, num_episodes=32, learn=learn)
+    state = search.init(policy())
+    for key in jax.random.split(jax.random.key(0), 4):
+        state, _ = search.step(key, state)
+    assert state.source.seen == 128
+    assert 40 < state.source.left < 88  # a fair coin: 4.2 standard deviations, false failure once in 40,000
+
+
+def test_logged_episodes_are_enough_to_improve():
+    search = PolicySearch(MODEL, MODEL, Exact(MODEL), SGD, num_episodes=4)
+    state = search.init(policy())
+    _, log = search.collect(jax.random.key(0), state)
+    scenarios = search.infer(jax.random.key(1), state, log)
+    improved, _, info = search.improve(jax.random.key(2), state, scenarios)
+    assert not same(improved.policy, state.policy)
+    assert 1 <= info.effective_sample_size <= 10
+
+
+class Knowing(Planner):
+    """Opens the door without the tiger; behind the left one it has no answer."""
+
+    def __call__(self, carry, state, observation):
+        logits = jnp.log(jnp.asarray([0.0, 1.0, 0.0]))
+        return carry, Categorical(logits=jnp.where(state.index == 1, logits, -jnp.inf))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+def test_the_mixture_has_the_mixtures_probabilities_and_falls_back_to_the_policy(beta):
+    habit = Tabular([[0.2, 0.3, 0.5]] * 3)
+    mixture = ExpertMixture(Knowing(), habit, jnp.asarray(beta))
+    for index, expected in ((0, [0.2, 0.3, 0.5]), (1, [0.2 * (1 - beta), 0.3 + 0.7 * beta, 0.5 * (1 - beta)])):
+        state = jax.tree.map(lambda leaf, i=index: leaf[i], MODEL.states(jnp.int32(-1), jnp.int32(0)))
+        _, distribution = mixture(mixture.initial_carry(), state, jnp.int32(0))
+        np.testing.assert_allclose(distribution.probabilities, expected, atol=1e-6)
+
+
+def test_logged_probabilities_are_those_of_the_actions_that_a_mixture_takes():
+    mixture = ExpertMixture(Knowing(), Tabular([[0.2, 0.3, 0.5]] * 3), jnp.asarray(0.4))
+
+    @jax.vmap
+    def run(key):
+        trajectory = rollout(MODEL, mixture, MODEL.scenario_prior.sample(key))
+        return trajectory.state.index[0], trajectory.episode.action[0], trajectory.episode.log_prob[0]
+
+    state, action, log_prob = (np.asarray(x) for x in run(jax.random.split(jax.random.key(0), 4000)))
+    taken = action[state == 1] == 1
+    np.testing.assert_allclose(np.exp(log_prob[state == 1][taken]), 0.58, atol=1e-6)
+    # Three standard errors of some 2000 draws of a coin of 0.58: false failure once in 370.
+    assert abs(taken.mean() - 0.58) < 0.033
+    assert abs(taken.mean() - 0.3) > 0.033, "the policy alone would be told apart"
+
+
+def test_beta_decays_exponentially_in_episodes():
+    schedule = ExpertSchedule(Knowing(), 0.8, time_constant=100.0)
+    betas = [schedule(policy(), None, jnp.int32(n)).beta for n in (0, 100, 1000)]
+    np.testing.assert_allclose(betas, 0.8 * np.exp([0.0, -1.0, -10.0]), rtol=1e-5)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="num_episodes must be at least 1; got 0"):
+        PolicySearch(MODEL, MODEL, Prior(MODEL), SGD, num_episodes=0)
+    with pytest.raises(ValueError, match=r"beta is a probability.*1\.5"):
+        ExpertSchedule(Knowing(), 1.5)
+    with pytest.raises(ValueError, match="time_constant"):
+        ExpertSchedule(Knowing(), 1.0, time_constant=0.0)
+    gaussian = LinearPlanner(jnp.ones((1, 1)), jnp.ones(()))
+    with pytest.raises(TypeError, match="only discrete actions can be mixed; expert and policy gave a Normal"):
+        ExpertMixture(gaussian, Uniform(2), jnp.asarray(0.5))((jnp.int32(0), ()), jnp.ones(1), jnp.ones(1))
+    assert isinstance(gaussian(jnp.int32(0), jnp.ones(1), None)[1], Normal)
