@@ -1,0 +1,197 @@
+"""conv-DRAW (Gregor et al., 2016) of a grid of categories given a history: p(u | h_t) (appendix C).
+
+The history is summarized by a backward conv-LSTM. Then K layers of latent grids follow, each drawn from a Gaussian
+whose parameters depend on the layers before and on the summary, p(z_k | z_<k, h), and each adding to a canvas of tile
+logits, from which every tile is drawn by itself. For training, q(z_k | z_<k, u, h) sees the grid too.
+
+The latents Z are not the noise U of the SCM; integrating them out gives its distribution.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from coulda.networks import ConvLSTM, Convolution
+from coulda.noise import Gumbel, Independent, Normal
+from coulda.pomdp import Episode
+
+
+class Layer(eqx.Module):
+    """The networks of one latent layer."""
+
+    prior: Convolution
+    """(decoder, summary) → mean and log-scale of p(z_k | z_<k, h)."""
+    encoder: ConvLSTM
+    """(u, what the canvas misses of it, decoder, summary) → memory of q."""
+    posterior: Convolution
+    """encoder → mean and log-scale of q(z_k | z_<k, u, h)."""
+    decoder: ConvLSTM
+    """(z_k, summary) → memory of p."""
+    write: Convolution
+    """decoder → what is added to the canvas."""
+
+    def __init__(self, key: Array, channels: int, latents: int, num_tiles: int):
+        keys = jax.random.split(key, 5)
+        self.prior = Convolution(keys[0], 2 * channels, 2 * latents)
+        self.encoder = ConvLSTM(keys[1], 2 * num_tiles + 2 * channels, channels=channels)
+        self.posterior = Convolution(keys[2], channels, 2 * latents)
+        self.decoder = ConvLSTM(keys[3], latents + channels, channels=channels)
+        self.write = Convolution(keys[4], channels, num_tiles)
+
+
+class Gaussian(NamedTuple):
+    """A diagonal Gaussian over a latent grid."""
+
+    mean: Array
+    log_scale: Array
+
+    @classmethod
+    def of(cls, parameters: Array) -> "Gaussian":
+        """From `[..., 2 C]`; the log-scale is kept within ±5, where exp is tame."""
+        mean, log_scale = jnp.split(parameters, 2, axis=-1)
+        return cls(mean, 5 * jnp.tanh(log_scale / 5))
+
+    def at(self, noise: Array) -> Array:
+        """Mean + scale · noise."""
+        return self.mean + jnp.exp(self.log_scale) * noise
+
+    def divergence(self, other: "Gaussian") -> Array:
+        """KL(self ‖ other), summed."""
+        ratio = jnp.exp(2 * (self.log_scale - other.log_scale))
+        distance = ((self.mean - other.mean) * jnp.exp(-other.log_scale)) ** 2
+        return 0.5 * jnp.sum(ratio + distance - 1) - jnp.sum(self.log_scale - other.log_scale)
+
+
+class Drawn(NamedTuple):
+    """One pass through the layers."""
+
+    logits: Array
+    """The canvas, `[height, width, tiles]`."""
+    divergence: Array
+    """Σ_k KL(q ‖ p); zero for a sample from the prior."""
+    prior: Gaussian
+    """p(z_k | z_<k, h), `[K, height, width, latents]`."""
+    posterior: Gaussian
+    """q(z_k | z_<k, u, h) likewise; the prior where there is no u."""
+
+
+class ConvDRAW(eqx.Module):
+    """p(u | h_t) for grids u of `num_tiles` categories whose border is always wall."""
+
+    reader: ConvLSTM
+    layers: Layer
+    """With a leading axis of K, or of 1 where the weights are shared."""
+    num_layers: int = eqx.field(static=True)
+    latents: int = eqx.field(static=True)
+    num_tiles: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True)
+    wall: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        key: Array,
+        *,
+        num_layers: int = 4,
+        channels: int = 16,
+        latents: int = 8,
+        shared: bool = False,
+        num_tiles: int = 7,
+        num_actions: int = 5,
+        wall: int = 1,
+    ):
+        key_reader, key_layers = jax.random.split(key)
+        # A step of the history: the tiles, the action that follows, the reward that it brought, and "there is one".
+        self.reader = ConvLSTM(key_reader, num_tiles + num_actions + 2, channels=channels)
+        keys = jax.random.split(key_layers, 1 if shared else num_layers)
+        self.layers = eqx.filter_vmap(lambda k: Layer(k, channels, latents, num_tiles))(keys)
+        self.num_layers, self.latents = num_layers, latents
+        self.num_tiles, self.num_actions, self.wall = num_tiles, num_actions, wall
+
+    def noise(self, height: int, width: int) -> Independent:
+        """What `sample` and `elbo` are given: the noise of the latents, and of the tiles."""
+        inner = (height - 2, width - 2)
+        return Independent(
+            {
+                "latents": Normal(shape=(self.num_layers, *inner, self.latents)),
+                "tiles": Gumbel((*inner, self.num_tiles)),
+            }
+        )
+
+    def sample(self, episode: Episode, length: Array, noise: dict[str, Array]) -> Array:
+        """A grid from p(u | h_t), tile by tile; nothing is repaired.
+
+        Args:
+            episode: the history, of grids `uint8[T + 1, height, width]`.
+            length: how many of its observations are known; none is the unconditional model.
+            noise: a draw of `noise`.
+        """
+        drawn = self.draw(self.read(episode, length), noise["latents"])
+        inner = jnp.argmax(drawn.logits + noise["tiles"], -1).astype(episode.observation.dtype)
+        return jnp.pad(inner, 1, constant_values=self.wall)
+
+    def elbo(self, u: Array, episode: Episode, length: Array, noise: dict[str, Array]) -> tuple[Array, Drawn]:
+        """E_q[log p(u | z, h)] - KL, in nats, by one reparameterized draw; and the pass itself."""
+        tiles = jax.nn.one_hot(u[1:-1, 1:-1], self.num_tiles)
+        drawn = self.draw(self.read(episode, length), noise["latents"], tiles)
+        log_likelihood = jnp.sum(jax.nn.log_softmax(drawn.logits) * tiles)
+        return log_likelihood - drawn.divergence, drawn
+
+    def read(self, episode: Episode, length: Array) -> Array:
+        """The summary of h_t, `[height, width, channels]`: a conv-LSTM from o_t back to o_1. Zeros for no history."""
+        observation = episode.observation[:, 1:-1, 1:-1]
+        steps, height, width = observation.shape
+
+        def read_step(carry, inputs):
+            i, tiles, action, reward = inputs
+            # a_i and r_i belong to h_t only if o_{i+1} does.
+            follows = (i + 1 < length).astype(jnp.float32)
+            extras = jnp.concatenate(
+                [jax.nn.one_hot(action, self.num_actions) * follows, jnp.stack([reward * follows])]
+            )
+            plane = jnp.broadcast_to(jnp.append(extras, 1.0), (height, width, self.num_actions + 2))
+            new, _ = self.reader(carry, jnp.concatenate([jax.nn.one_hot(tiles, self.num_tiles), plane], -1))
+            return jax.tree.map(lambda a, b: jnp.where(i < length, a, b), new, carry), None
+
+        pad = lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])])
+        inputs = jnp.arange(steps), observation, pad(episode.action), pad(episode.reward)
+        carry, _ = jax.lax.scan(read_step, self.reader.initial_carry(height, width), inputs, reverse=True)
+        return carry[-1][1]
+
+    def draw(self, summary: Array, noise: Array, tiles: Array | None = None) -> Drawn:
+        """All K layers: from q where `tiles` (one-hot u) are given, else from p.
+
+        Args:
+            summary: of the history, `[height, width, channels]`.
+            noise: standard normal, `[K, height, width, latents]`.
+            tiles: `[height, width, num_tiles]`.
+        """
+        height, width, _ = summary.shape
+        shared = jax.tree.leaves(self.layers)[0].shape[0] == 1
+        only = jax.tree.map(lambda leaf: leaf[0], self.layers)
+
+        def step(state, inputs):
+            layer, epsilon = (only, inputs) if shared else inputs
+            encoder, decoder, canvas = state
+            prior = Gaussian.of(layer.prior(jnp.concatenate([decoder[-1][1], summary], -1)))
+            posterior = prior
+            if tiles is not None:
+                missing = tiles - jax.nn.softmax(canvas)
+                seen = jnp.concatenate([tiles, missing, decoder[-1][1], summary], -1)
+                encoder, top = layer.encoder(encoder, seen)
+                posterior = Gaussian.of(layer.posterior(top))
+            z = posterior.at(epsilon)
+            decoder, top = layer.decoder(decoder, jnp.concatenate([z, summary], -1))
+            return (encoder, decoder, canvas + layer.write(top)), (prior, posterior)
+
+        start = (
+            only.encoder.initial_carry(height, width),
+            only.decoder.initial_carry(height, width),
+            jnp.zeros((height, width, self.num_tiles)),
+        )
+        inputs = noise if shared else (self.layers, noise)
+        (_, _, canvas), (prior, posterior) = jax.lax.scan(step, start, inputs)
+        divergence = jnp.zeros(()) if tiles is None else posterior.divergence(prior)
+        return Drawn(canvas, divergence, prior, posterior)

@@ -1,0 +1,61 @@
+"""`Learned`: a scenario source p(U_s1 | h_t) from a network, and how it is trained on privileged pairs (u, h_t)."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from coulda.hindsight.conv_draw import ConvDRAW
+from coulda.hindsight.source import ALL_STEPS, ScenarioSource, fresh, history_length, other_key
+from coulda.pomdp import POMDP, Episode, Scenario
+
+
+class Learned(ScenarioSource):
+    """Levels from a network, all other noise afresh from the model.
+
+    `given(steps=0)` is the unconditional model p(U_s1) of MB-PE, `given(steps=1)` the filtering one.
+    """
+
+    model: POMDP
+    """Its initial noise is a grid of categories, and so are its observations."""
+    network: ConvDRAW
+    steps: Array
+
+    def __init__(self, model: POMDP, network: ConvDRAW):
+        self.model, self.network, self.steps = model, network, jnp.int32(ALL_STEPS)
+
+    def infer(self, key: Array, episode: Episode) -> Scenario:
+        """One draw; every tile as it falls."""
+        scenario = fresh(key, self.model)
+        noise = self.network.noise(*episode.observation.shape[1:]).sample(other_key(key))
+        level = self.network.sample(episode, history_length(episode, self.steps), noise)
+        return eqx.tree_at(lambda s: s.initial, scenario, level)
+
+
+def negative_elbo(
+    network: ConvDRAW, levels: Array, episodes: Episode, lengths: Array, noise: Any
+) -> tuple[Array, dict[str, Array]]:
+    """The loss of a batch of privileged pairs (u, h_t), in nats a level, and its parts.
+
+    Args:
+        network: the scenario model.
+        levels: u, `[B, height, width]`.
+        episodes: `[B]` in each leaf.
+        lengths: t of each, `[B]`.
+        noise: draws of `network.noise`, `[B]` in each leaf.
+    """
+    elbo, drawn = jax.vmap(network.elbo)(levels, episodes, lengths, noise)
+    right = jnp.argmax(drawn.logits, -1) == levels[:, 1:-1, 1:-1]
+    return -jnp.mean(elbo), {
+        "elbo": jnp.mean(elbo),
+        "divergence": jnp.mean(drawn.divergence),
+        "reconstruction": jnp.mean(elbo + drawn.divergence),
+        "tiles_reconstructed": jnp.mean(right.astype(jnp.float32)),
+    }
+
+
+def random_lengths(key: Array, batch: int, horizon: int) -> Array:
+    """The t of each pair of a batch, so that one model serves every t: uniform over 0 … T + 1. Consumes `key`."""
+    return jax.random.randint(key, (batch,), 0, horizon + 2)

@@ -1,0 +1,42 @@
+"""Layers with parameters, for one example: a convolution and a dense layer."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from coulda.networks.convolution import convolve
+
+
+class Convolution(eqx.Module):
+    """`convolve` with a kernel and a bias: `[H, W, inputs]` -> `[H, W, outputs]`."""
+
+    kernel: Array
+    bias: Array
+
+    def __init__(self, key: Array, inputs: int, outputs: int, kernel: int = 3):
+        """Weights of variance 1 / (inputs · kernel²), so that the output is of the input's scale; no bias."""
+        scale = (inputs * kernel**2) ** -0.5
+        self.kernel = scale * jax.random.truncated_normal(key, -2.0, 2.0, (kernel, kernel, inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: Array) -> Array:
+        """The convolution, plus the bias."""
+        y = convolve(x, self.kernel)
+        return y + jnp.broadcast_to(self.bias, y.shape)
+
+
+class Dense(eqx.Module):
+    """`[inputs]` -> `[outputs]`."""
+
+    weight: Array
+    bias: Array
+
+    def __init__(self, key: Array, inputs: int, outputs: int, scale: float = 1.0):
+        """Weights of variance scale² / inputs; no bias. A small scale makes a softmax start near uniform."""
+        self.weight = scale * inputs**-0.5 * jax.random.truncated_normal(key, -2.0, 2.0, (inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: Array) -> Array:
+        """The product, plus the bias."""
+        return x @ self.weight + self.bias

@@ -1,0 +1,65 @@
+"""3 × 3 convolutions in 4/9 of the multiplications: Winograd's F(2 × 2, 3 × 3), as Lavin and Gray use it (2016).
+
+Each 2 × 2 tile of the output is Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A, for a 4 × 4 tile d of the input and the kernel g. Summed
+over channels, ⊙ is sixteen matrix products, and the transforms are additions. On one core, 64 → 128 channels,
+batch 64, 8 × 8: 4.8 ms against 8.4 ms for XLA:CPU's convolution and 6.2 ms for oneDNN's; the kernel
+gradient takes 5.4 ms against 11 to 15. Rounding errors are a few times those of the direct sum.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+_G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], np.float32)
+
+
+def convolve(x: Array, kernel: Array) -> Array:
+    """`x [N, H, W, I]`, `kernel [3, 3, I, O]` -> `[N, H, W, O]`."""
+    n, height, width, _ = x.shape
+    u = jnp.einsum("ai,bj,ijco->abco", _G, _G, kernel).reshape(16, *kernel.shape[2:])
+    v, u = lax.optimization_barrier((_input_transform(x), u))
+    # One batch axis and flat rows: with several contracted axes XLA:CPU is a quarter slower.
+    m = lax.dot_general(v, u, (((2,), (1,)), ((0,), (0,))))
+    m = lax.optimization_barrier(m).reshape(4, 4, n, -(-height // 2), -(-width // 2), kernel.shape[3])
+    rows = [jnp.stack(_output_tile(row), axis=3) for row in _output_tile(m)]
+    y = jnp.stack(rows, axis=2).reshape(n, height + height % 2, width + width % 2, kernel.shape[3])
+    return y[:, :height, :width]
+
+
+def kernel_gradient(x: Array, ct: Array) -> Array:
+    """Σ_n,h,w x[n, h + a - 1, w + b - 1, i] ct[n, h, w, o], `[3, 3, I, O]`."""
+    v, m = lax.optimization_barrier((_input_transform(x), _output_transform_transposed(ct)))
+    u = lax.dot_general(v, m, (((1,), (1,)), ((0,), (0,)))).reshape(4, 4, x.shape[3], ct.shape[3])
+    return jnp.einsum("ai,bj,abco->ijco", _G, _G, u)
+
+
+def _input_transform(x: Array) -> Array:
+    """Bᵀ d B of every tile: `[16, N ⌈H/2⌉ ⌈W/2⌉, I]`."""
+    odd = [size % 2 for size in x.shape[1:3]]
+    padded = jnp.pad(x, ((0, 0), (1, 1 + odd[0]), (1, 1 + odd[1]), (0, 0)))
+    tiles = [tile for rows in _input_tile(padded, axis=1) for tile in _input_tile(rows, axis=2)]
+    return jnp.stack(tiles).reshape(16, -1, x.shape[3])
+
+
+def _input_tile(x: Array, axis: int) -> list[Array]:
+    """Bᵀ d along one axis, for tiles of four that overlap by two."""
+    even, odd = (lax.slice_in_dim(x, start, None, 2, axis) for start in (0, 1))
+    d0, d2 = (lax.slice_in_dim(even, start, start + even.shape[axis] - 1, 1, axis) for start in (0, 1))
+    d1, d3 = (lax.slice_in_dim(odd, start, start + odd.shape[axis] - 1, 1, axis) for start in (0, 1))
+    return [d0 - d2, d1 + d2, d2 - d1, d1 - d3]
+
+
+def _output_tile(m: Array) -> list[Array]:
+    """Aᵀ m along the first axis: four become two."""
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+def _output_transform_transposed(ct: Array) -> Array:
+    """A y Aᵀ of every 2 × 2 tile of `ct [N, H, W, O]`: `[16, N ⌈H/2⌉ ⌈W/2⌉, O]`."""
+    n, height, width, channels = ct.shape
+    padded = jnp.pad(ct, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
+    y = padded.reshape(n, padded.shape[1] // 2, 2, padded.shape[2] // 2, 2, channels)
+    spread = lambda a, b: [a, a + b, a - b, -b]
+    columns = [spread(y[:, :, 0, :, column], y[:, :, 1, :, column]) for column in (0, 1)]
+    tiles = [tile for pair in zip(*columns, strict=True) for tile in spread(*pair)]
+    return jnp.stack(tiles).reshape(16, -1, channels)
