@@ -1,5 +1,6 @@
 """MB-PE, CF-PE(t) and the table: laws, exact values, pairing, and what the verdict says of a wrong model."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +8,8 @@ import pytest
 
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import collect, from_arrays, to_arrays
-from coulda.evaluation import compare, evaluate, evaluate_policies, on_policy
+from coulda.evaluation import compare, evaluate, on_policy
 from coulda.hindsight import Exact, Prior
-from coulda.pomdp import rollout
 from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, WAIT, Stubborn, exact_value, triage
 
 KEY = jax.random.key(11)
@@ -33,20 +33,6 @@ def test_no_hindsight_is_the_model_based_estimate(log):
     prior = evaluate(KEY, MODEL, TARGET, log)
     np.testing.assert_array_equal(nothing.terms, prior.terms)
     assert nothing.method == prior.method == "MB-PE"
-
-
-def test_terms_are_rollouts_on_inferred_scenarios(log):
-    source = Exact(MODEL, BEHAVIOR)
-    estimate = evaluate(KEY, MODEL, TARGET, log[:20], source, num_scenarios=2)
-    key = jax.random.split(KEY)[0]
-    padded = log[:20].padded(MODEL.horizon)
-    for i in (0, 19):
-        episode = jax.tree.map(lambda x, i=i: x[i], padded)
-        returns = [
-            float(rollout(MODEL, TARGET, source.infer(k, episode)).episode_return)
-            for k in jax.random.split(jax.random.fold_in(key, i), 2)
-        ]
-        assert estimate.terms[i] == pytest.approx(np.mean(returns), abs=1e-6)
 
 
 def test_the_behavior_on_its_own_scenarios_is_the_log(log):
@@ -103,10 +89,10 @@ def test_flips_are_the_episodes_that_cross(table, log):
 
 
 def test_more_scenarios_narrow_the_part_that_they_can(log):
-    one, many = (evaluate(KEY, MODEL, TARGET, log, Exact(MODEL), num_scenarios=m) for m in (2, 8))
+    one, many = (evaluate(KEY, MODEL, TARGET, log, Exact(MODEL), num_scenarios=m) for m in (1, 4))
     assert many.interval.width < one.interval.width
     between, within = (many.details[f"variance {part}"] for part in ("between episodes", "within an episode"))
-    assert many.terms.var(ddof=1) == pytest.approx(between + within / 8, rel=1e-6)
+    assert many.terms.var(ddof=1) == pytest.approx(between + within / 4, rel=1e-6)
     assert between > 0
     assert within > 0
 
@@ -144,22 +130,17 @@ def test_partially_observed_worlds():
     """Observations tell ill from worse with 80 %; hindsight still is unbiased (Corollary 1)."""
     blurred = np.array([[0.8, 0.2, 0, 0], [0.2, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
     world = triage(observation=blurred)
-    log = collect(jax.random.key(2), world, BEHAVIOR, 2000)
-    truth = on_policy(jax.random.key(3), world, TARGET, 50_000)
-    found = evaluate_policies(KEY, world, {"target": TARGET, "mb": TARGET}, log, Exact(world))["target"]
-    # The standard error of the difference is 0.021; four of them, false failure 6e-5.
-    assert abs(found.value - truth.value) < 0.085
-    # The twin: without evidence on the state, scenarios of a wrong prior stay wrong.
-    confident = triage(observation=blurred)
-    shifted = jnp.log(jnp.array([0.05, 0.95, 1e-30, 1e-30]))
-    import equinox as eqx
-
-    biased = eqx.tree_at(lambda m: m.initial_logits, confident, shifted)
-    assert abs(evaluate(KEY, biased, TARGET, log, Prior(biased)).value - truth.value) > 0.15
+    log = collect(jax.random.key(2), world, BEHAVIOR, 400)
+    truth = on_policy(jax.random.key(3), world, TARGET, 400)
+    found = evaluate(KEY, world, TARGET, log, Exact(world))
+    # The standard error of the difference is 0.07; four of them, false failure 6e-5.
+    assert abs(found.value - truth.value) < 0.28
+    # The twin: scenarios of a wrong prior are worth 0.23 less.
+    biased = eqx.tree_at(lambda m: m.initial_logits, world, jnp.log(jnp.array([0.02, 0.98, 1e-30, 1e-30])))
+    assert evaluate(KEY, biased, TARGET, log, Prior(biased)).value < truth.value - 0.15
 
 
-def test_continued_memory_is_flat_in_the_number_of_scenarios(log):
-    """Batches of any size give the same terms: nothing depends on how the log is cut."""
+def test_terms_do_not_depend_on_how_the_log_is_cut(log):
     whole = evaluate(KEY, MODEL, TARGET, log, Exact(MODEL))
     pieces = log.batches
 

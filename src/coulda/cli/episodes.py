@@ -104,3 +104,6 @@ def _batches(log: EpisodeLog | StoredLog, what: str) -> Iterator[EpisodeLog]:
         for _ in range(len(batch)):
             next(bar)
         yield batch
+
+
+COMMANDS = {"info": Info, "validate": Validate, "convert": Convert}

@@ -1,16 +1,18 @@
 """`compare`: one table of all estimators for all policies, with paired differences and the episodes that flip."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 from gymnasium import spaces
 from jax import Array
+from scipy import stats
 
+from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.doubly_robust import doubly_robust
-from coulda.evaluation.estimate import Estimate, Interval
+from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.fitted_q import Regression, fitted_q
 from coulda.evaluation.history import Log, known_probabilities, weigh
 from coulda.evaluation.importance import KINDS, importance_sampling
@@ -90,6 +92,7 @@ def compare(
     regression: Regression | None = None,
     level: float = 0.95,
     on_policy_episodes: int = 10_000,
+    free: bool = True,
     **options: Any,
 ) -> Comparison:
     """Every estimator that applies, for every policy.
@@ -106,12 +109,13 @@ def compare(
         regression: of FQE, DR and WDR; see `default_regression`.
         level: of the intervals.
         on_policy_episodes: how many to run in the environment.
+        free: whether the table has the model-free estimators.
         **options: of `evaluate_policies`.
     """
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     # Within a kind of estimator all policies share a key: the same resamples, the same scenarios, the same noise.
     key_free, key_model, key_environment = jax.random.split(key, 3)
-    for name, policy in policies.items():
+    for name, policy in policies.items() if free else ():
         for estimate in model_free(key_free, policy, episodes, regression, level):
             estimates[name][estimate.method] = estimate
     if model is not None:
@@ -119,6 +123,8 @@ def compare(
             found = evaluate_policies(key_model, model, policies, episodes, source, level=level, **options)
             for name, estimate in found.items():
                 estimates[name][estimate.method] = estimate
+        for methods in estimates.values():
+            _blame_model(methods)
     known = dict(truth or {})
     if environment is not None:
         for name, policy in policies.items():
@@ -127,6 +133,29 @@ def compare(
             known.setdefault(name, estimate.value or 0.0)
     returns = np.concatenate([batch.episode_returns for batch in episodes.batches()])
     return Comparison(estimates, returns, known)
+
+
+def _blame_model(methods: dict[str, Estimate]) -> None:
+    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know."""
+    for name in [name for name in methods if name.startswith("CF-PE")]:
+        prior, hindsight = methods["MB-PE"], methods[name]
+        moved = hindsight_diagnostic(hindsight, prior)
+        methods[name] = replace(hindsight, diagnostics=(*hindsight.diagnostics, moved))
+        found = [d for d in hindsight.diagnostics if d.name in ("replay", "mismatch")]
+        others = [d for d in prior.diagnostics if d.name not in ("replay", "mismatch", moved.name)]
+        methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
+
+
+def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:
+    """Whether hindsight moves the value: in a right model it does not (Corollary 1), paired on the same noise."""
+    paired = hindsight.terms - prior.terms
+    error = paired.std(ddof=1) / np.sqrt(len(paired))
+    chance = float(2 * stats.norm.sf(abs(paired.mean()) / error)) if error > 0 else 1.0
+    sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
+    if chance >= UNUSUAL:
+        return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")
+    text = f"{sentence}, which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
+    return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", text)
 
 
 def hindsights(scenarios: ScenarioSource | None, steps: Sequence[int]) -> list[ScenarioSource]:

@@ -18,6 +18,9 @@ RARE = 1e-4
 """Probability under a correct model of a test statistic that counts as a contradiction: with the dozen tests of one
 table, a false alarm in a thousand tables."""
 
+UNUSUAL = 0.01
+"""Probability under a correct model that counts as a warning: one table in a hundred is warned about for nothing."""
+
 
 def graded(value: float, caution: float, refuse: float) -> Verdict:
     """Larger is worse: trust below `caution`, do not trust from `refuse` on.

@@ -53,24 +53,36 @@ def all_log_probs(policy: Policy, episode: Episode) -> Array:
     return jax.lax.scan(step, policy.initial_carry(), (episode.observation, actions, rewards))[1]
 
 
-def over_log(function: Callable[..., Any], log: Log, horizon: int, *, size: int = 4096) -> Iterator[Any]:
+def over_log(function: Callable[..., Any], log: Log, horizon: int) -> Iterator[Any]:
     """`function(episode, index)` of every episode, as NumPy arrays `[n, ...]` a batch; memory stays flat.
 
     `function` is an `eqx.Partial` of a function and what it needs, so that equal shapes share one program.
     """
+    for inputs, count in filled_batches(log, horizon):
+        yield to_numpy(run(function, inputs), count)
+
+
+def filled_batches(log: Log, horizon: int, size: int = 4096) -> Iterator[tuple[tuple[Episode, Array], int]]:
+    """Padded episodes `[size, T, ...]` with their numbers, and how many of them count.
+
+    A shorter batch is filled up with episodes that do not count, which is cheaper than compiling for its size.
+    """
     size, first = min(size, len(log)), 0
     for batch in log.batches(size):
-        # A shorter batch is filled up, which is cheaper than compiling for its size.
         rows = np.arange(size) % len(batch)
-        inputs = batch.take(rows).padded(horizon), jnp.asarray(first + rows, jnp.int32)
-        result, count = _run(function, inputs), len(batch)
-        yield jax.tree.map(lambda x, n=count: np.asarray(x)[:n], result)
-        first += count
+        yield (batch.take(rows).padded(horizon), jnp.asarray(first + rows, jnp.int32)), len(batch)
+        first += len(batch)
 
 
 @eqx.filter_jit
-def _run(function: Callable[..., Any], inputs: Any) -> Any:
-    return batched(lambda pair: function(*pair), inputs)
+def run(function: Callable[..., Any], inputs: Any) -> Any:
+    """`function(*inputs)` of each element of a batch."""
+    return batched(lambda element: function(*element), inputs)
+
+
+def to_numpy(tree: Any, count: int) -> Any:
+    """The first `count` rows of every array."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], tree)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,22 @@
-"""Does the model agree with the log? Checks that need no truth."""
+"""Does the model agree with the log? Checks that need no truth.
 
+- Replay: do the inferred scenarios reproduce the logged episodes under their own actions?
+- Mismatch: averaged over the log, the posterior of the noise is its prior, if the model is right (Lemma 1): what of
+  the averaged posterior p(U) does not have is what the model does not know of the world (paper, appendix).
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy import stats
 
-from coulda.evaluation.diagnostics import graded
+from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.pomdp import POMDP, Episode, Scenario
@@ -46,6 +54,80 @@ def _same_rows(a: Array, b: Array) -> Array:
     """Whether rows are equal, numbers to 1e-3 of their size: inferred noise passes through float32 and back."""
     a, b = a.reshape(len(a), -1).astype(float), b.reshape(len(b), -1).astype(float)
     return (jnp.abs(a - b) <= 1e-3 * (1 + jnp.abs(b))).all(1)
+
+
+class Shift(eqx.Module):
+    """Inferred minus prior noise of one episode, summed over its steps apart by discrete action: zero on average.
+
+    Sources carry a fresh draw onto the posterior, so that against that same draw the difference has little variance.
+    """
+
+    total: Array
+    """`[D]`."""
+    steps: Array
+    """How many steps were summed, `[D]`."""
+
+
+def shift(space: gymnasium.Space, inferred: Scenario, prior: Scenario, episode: Episode) -> Shift:
+    """The shift of the noise of the first state and of each action's transitions."""
+    first = _differences(inferred.initial, prior.initial)
+    moves = _differences(inferred.transition, prior.transition).reshape(episode.live.shape[0], -1)
+    taken = episode.live[:, None].astype(float)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        taken = taken * jax.nn.one_hot(episode.action - int(space.start), int(space.n))
+    total = jnp.einsum("ta,td->ad", taken, moves)
+    steps = jnp.broadcast_to(taken.sum(0)[:, None], total.shape)
+    return Shift(jnp.concatenate([first, total.ravel()]), jnp.concatenate([jnp.ones_like(first), steps.ravel()]))
+
+
+def _differences(inferred: Any, prior: Any) -> Array:
+    """Flat differences of all numbers; seeds of lazy noise are no numbers, and are never inferred."""
+    pairs = zip(jax.tree.leaves(inferred), jax.tree.leaves(prior), strict=True)
+    numbers = [(a, b) for a, b in pairs if not jnp.issubdtype(a.dtype, jax.dtypes.extended)]
+    flat = [(a.astype(float) - b.astype(float)).reshape(a.shape[0] if a.ndim else 1, -1) for a, b in numbers]
+    return jnp.concatenate([x.ravel() for x in flat]) if len(flat) != 1 else flat[0].ravel()
+
+
+@dataclass
+class Shifts:
+    """Running moments of `Shift` over the log, `[D]` each."""
+
+    count: int = 0
+    steps: Any = 0.0
+    total: Any = 0.0
+    squares: Any = 0.0
+
+    def add(self, shifts: Shift) -> None:
+        """Count those of some episodes, `[n, D]`."""
+        total = np.asarray(shifts.total, float)
+        self.count += len(total)
+        self.steps = self.steps + np.sum(shifts.steps, axis=0, dtype=float)
+        self.total = self.total + total.sum(0)
+        self.squares = self.squares + (total**2).sum(0)
+
+    def diagnostic(self) -> tuple[Diagnostic, ...]:
+        """The largest shift over all noise variables, tested with as many hypotheses."""
+        variance = self.squares / self.count - (self.total / self.count) ** 2
+        moved = np.asarray(variance > 1e-9)
+        if self.count < FEW_EPISODES or not moved.any():
+            return ()
+        z = np.abs(self.total[moved]) / np.sqrt(self.count * variance[moved])
+        chance = min(1.0, 2 * stats.norm.sf(z.max()) * moved.sum())
+        size = np.abs(self.total[moved] / np.maximum(self.steps[moved], 1))[z.argmax()]
+        return (_mismatch(float(size), float(chance)),)
+
+
+def _mismatch(size: float, chance: float) -> Diagnostic:
+    if chance >= UNUSUAL:
+        sentence = "Averaged over the log, the inferred noise is distributed as the model says."
+        return Diagnostic("mismatch", chance, "trust", sentence)
+    sentence = (
+        "Averaged over the log, the inferred noise is not distributed as the model says (shifted by "
+        f"{size:.2g}, which a right model does with probability {chance:.0e}): the model is wrong about the world."
+    )
+    # A quarter of a unit of Gumbel, Gaussian or logistic noise turns a fair coin into 60 to 40.
+    certain = chance < RARE and size >= 0.25
+    return Diagnostic("mismatch", chance, "do not trust" if certain else "caution", sentence)
 
 
 def replay_diagnostic(source: ScenarioSource, replays: Replay) -> tuple[Diagnostic, ...]:

@@ -16,11 +16,12 @@ from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
-from coulda.evaluation.history import Log, generator, over_log
+from coulda.evaluation.history import Log, filled_batches, generator, run, to_numpy
 from coulda.evaluation.intervals import Ratios, interval, student
-from coulda.evaluation.model_checks import Replay, replay, replay_diagnostic
+from coulda.evaluation.model_checks import Replay, Shift, Shifts, replay, replay_diagnostic, shift
 from coulda.hindsight import Prior, ScenarioSource
-from coulda.pomdp import POMDP, Episode, Policy, batched, rollout
+from coulda.hindsight.source import fresh
+from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
 
 
 def evaluate(
@@ -73,13 +74,22 @@ def evaluate_policies(
     source = Prior(model) if scenarios is None else scenarios
     key_scenarios, key_interval = jax.random.split(key)
     repeated = episodes.schema.last_observation == "repeated"
-    function = eqx.Partial(_returns, model, tuple(policies.values()), source, key_scenarios, num_scenarios, repeated)
-    parts = list(over_log(function, episodes, model.horizon))
-    returns, replays = (jax.tree.map(lambda *x: np.concatenate(x), *part) for part in zip(*parts, strict=True))
-    shared = (*replay_diagnostic(source, replays), *log_diagnostics(episodes))
+    infer = eqx.Partial(_infer, model, source, key_scenarios, num_scenarios, repeated)
+    returns: dict[str, list[np.ndarray]] = {name: [] for name in policies}
+    replays, shifts = [], Shifts()
+    for inputs, count in filled_batches(episodes, model.horizon):
+        # Programs of their own, so that inference is compiled once and not for each set of policies.
+        drawn, replayed, shifted = run(infer, inputs)
+        replays.append(to_numpy(replayed, count))
+        shifts.add(to_numpy(shifted, count))
+        for name, policy in policies.items():
+            returns[name].append(to_numpy(run(eqx.Partial(_returns, model, policy), (drawn,)), count))
+    replayed = jax.tree.map(lambda *parts: np.concatenate(parts), *replays)
+    shared = (*replay_diagnostic(source, replayed), *shifts.diagnostic(), *log_diagnostics(episodes))
+    method = method_name(source, model)
     return {
-        name: _estimate(method_name(source, model), returns[:, i], shared, key_interval, level, interval_kind, bounds)
-        for i, name in enumerate(policies)
+        name: _estimate(method, np.concatenate(parts), shared, key_interval, level, interval_kind, bounds)
+        for name, parts in returns.items()
     }
 
 
@@ -103,28 +113,32 @@ def method_name(source: ScenarioSource, model: POMDP) -> str:
     return f"CF-PE({min(int(source.steps), model.horizon + 1)})"
 
 
-def _returns(
+def _infer(
     model: POMDP,
-    policies: tuple[Policy, ...],
     source: ScenarioSource,
     key: Array,
     num_scenarios: int,
     repeated: bool,
     episode: Episode,
     index: Array,
-) -> tuple[Array, Replay]:
-    """Returns of each policy on each scenario of one episode, `[P, M]`, and how the scenarios replay the log."""
+) -> tuple[Scenario, Replay, Shift]:
+    """Scenarios `[M, ...]` of one episode, how they replay the log, and how far they are from the prior's."""
     if repeated and not isinstance(source, Prior):
         # The observation after the last action was not logged; what stands in its place is no evidence.
         source = source.given(jnp.minimum(source.steps, episode.length))
 
-    def one(key: Array) -> tuple[Array, Replay]:
+    def one(key: Array) -> tuple[Scenario, Replay, Shift]:
         scenario = source.infer(key, episode)
-        returns = [rollout(model, policy, scenario).episode_return for policy in policies]
-        return jnp.stack(returns), replay(model, scenario, episode, source.steps)
+        replayed = replay(model, scenario, episode, source.steps)
+        return scenario, replayed, shift(model.action_space, scenario, fresh(key, model), episode)
 
-    returns, replays = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), num_scenarios))
-    return returns.T, replays
+    scenarios, replays, shifts = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), num_scenarios))
+    return scenarios, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts)
+
+
+def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:
+    """G on each of the scenarios, `[M]`."""
+    return jax.vmap(lambda scenario: rollout(model, policy, scenario).episode_return)(scenarios)
 
 
 def _estimate(
