@@ -1,0 +1,176 @@
+"""`coulda evaluate LOG --model … --policy …`: one table of what policies would have been worth, and what to believe."""
+
+import importlib
+import importlib.util
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from coulda.episodes import Columns, read_any
+from coulda.evaluation import Comparison, Estimate, compare
+from coulda.evaluation.drawing import draw_errors, draw_estimates
+from coulda.hindsight import Exact, ScenarioSource
+from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
+
+STYLES = {"trust": "green", "caution": "yellow", "do not trust": "red"}
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Evaluate policies on a log: model-free, model-based and counterfactual.
+
+    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it.
+    """
+
+    log: Annotated[Path, tyro.conf.Positional]
+    """The log, in any format; see `coulda episodes`."""
+    policy: Annotated[list[str], tyro.conf.UseAppendAction]
+    """A policy to evaluate; may be given several times."""
+    model: str | None = None
+    """The model, for MB-PE and CF-PE; without it the table is model-free."""
+    scenarios: str | None = None
+    """A source of scenarios, a function of the model; by default the exact posterior, where one is known."""
+    steps: tuple[int, ...] = ()
+    """Values of t for CF-PE(t); the whole episode by default."""
+    num_scenarios: int = 1
+    """Scenarios an episode."""
+    environment: str | None = None
+    """Where policies may be run, for the truth."""
+    level: float = 0.95
+    """Of the intervals."""
+    seed: int = 0
+    """The same seed gives the same table."""
+    out: Path | None = None
+    """A folder for the table as JSON and for figures."""
+    columns: Columns = field(default_factory=Columns)
+    """Of a log that is a table."""
+
+    def run(self) -> None:
+        """Print the table; write it where asked."""
+        console = Console()
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
+        log = read_any(self.log, self.columns)
+        model = None if self.model is None else load(self.model, POMDP)
+        environment = None if self.environment is None else load(self.environment, POMDP)
+        with Console(stderr=True).status(f"evaluating on {len(log):,} episodes …"):
+            comparison = compare(
+                jax.random.key(self.seed),
+                model,
+                {name.rpartition(":")[2]: load(name, Policy) for name in self.policy},
+                log,
+                _source(self.scenarios, model),
+                steps=self.steps,
+                environment=environment,
+                level=self.level,
+                num_scenarios=self.num_scenarios,
+            )
+        console.print(table(comparison))
+        for name, estimate in comparison.rows():
+            if estimate.verdict != "trust":
+                style = STYLES[estimate.verdict]
+                console.print(f"[{style}]{name}, {estimate.method}: {estimate.verdict}.[/] {estimate.reasons}")
+        if self.out is not None:
+            self._write(comparison)
+
+    def _write(self, comparison: Comparison) -> None:
+        assert self.out is not None
+        (self.out / "table.json").write_text(json.dumps(as_json(comparison), indent=1) + "\n")
+        draw_estimates(comparison, self.out / "estimates.png")
+        if comparison.truth and self.model is not None:
+            draw_errors(comparison, self.out / "errors.png")
+
+
+COMMANDS = Evaluate
+
+
+def table(comparison: Comparison) -> Table:
+    """The comparison for the terminal."""
+    shown = Table("policy", "method", "value", "interval", "effective episodes", "verdict", title="expected return")
+    for name, estimate in comparison.rows():
+        value = estimate.status if estimate.value is None else f"{estimate.value:.4f}"
+        limits = estimate.interval
+        interval = "" if limits is None else f"[{limits.low:.4f}, {limits.high:.4f}] {limits.kind}"
+        verdict = f"[{STYLES[estimate.verdict]}]{estimate.verdict}[/]"
+        interval = interval.replace("[", r"\[", 1)
+        shown.add_row(name, estimate.method, value, interval, f"{estimate.effective_sample_size:,.1f}", verdict)
+    return shown
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything but the terms, in plain types; numbers that are not finite as null."""
+    policies = {
+        name: {method: _estimate_json(estimate, comparison.error(name, method)) for method, estimate in methods.items()}
+        for name, methods in comparison.estimates.items()
+    }
+    return {
+        "policies": policies,
+        "truth": comparison.truth,
+        "logged": {"episodes": len(comparison.logged_returns), "mean": float(comparison.logged_returns.mean())},
+    }
+
+
+def _estimate_json(estimate: Estimate, error: float | None) -> dict[str, Any]:
+    limits = estimate.interval
+    return {
+        "value": estimate.value,
+        "interval": None if limits is None else [_finite(limits.low), _finite(limits.high)],
+        "interval kind": None if limits is None else limits.kind,
+        "effective sample size": estimate.effective_sample_size,
+        "status": estimate.status,
+        "explanation": estimate.explanation,
+        "verdict": estimate.verdict,
+        "relative error": error,
+        "diagnostics": [
+            {"name": d.name, "value": _finite(d.value), "verdict": d.verdict, "sentence": d.sentence}
+            for d in estimate.diagnostics
+        ],
+        "details": estimate.details,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if abs(value) < float("inf") else None
+
+
+def load(name: str, kind: type) -> Any:
+    """The object called `module:name` or `file.py:name`, or what the function of that name returns."""
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        raise ValueError(f"'{name}' names no object; write module:name or file.py:name")
+    found = getattr(_module(place), attribute, None)
+    if found is None:
+        raise ValueError(f"{place} has no '{attribute}'")
+    value = found if isinstance(found, kind) else found() if callable(found) else found
+    if not isinstance(value, kind):
+        raise ValueError(f"'{name}' is a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    path = Path(place)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {place}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _source(name: str | None, model: POMDP | None) -> ScenarioSource | None:
+    if model is None:
+        return None
+    if name is not None:
+        place, _, attribute = name.rpartition(":")
+        return getattr(_module(place), attribute)(model)
+    return Exact(model) if isinstance(model, FinitePOMDP | LinearGaussianPOMDP) else None

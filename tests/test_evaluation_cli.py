@@ -1,0 +1,62 @@
+"""`coulda evaluate`: the table printed, the JSON written and the figures are those of `compare`."""
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+import tyro
+
+from coulda.cli.evaluate import Evaluate, load
+from coulda.episodes import collect, write_any
+from coulda.evaluation import compare
+from coulda.hindsight import Exact
+from coulda.pomdp import POMDP, Policy
+from tests.triage import BEHAVIOR, TARGET, triage
+
+WORLD = """
+from tests.triage import BEHAVIOR, TARGET, triage
+
+def model():
+    return triage()
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ward")
+    write_any(folder / "log", collect(jax.random.key(0), triage(), BEHAVIOR, 400))
+    (folder / "world.py").write_text(WORLD)
+    return folder
+
+
+def test_the_table_is_that_of_compare(folder: Path, capsys):
+    world = folder / "world.py"
+    arguments = [str(folder / "log"), "--model", f"{world}:model", "--out", str(folder / "out"), "--seed", "11"]
+    arguments += ["--policy", f"{world}:TARGET", "--policy", f"{world}:BEHAVIOR"]
+    tyro.cli(Evaluate, args=arguments).run()
+    printed = capsys.readouterr().out
+    written = json.loads((folder / "out" / "table.json").read_text())
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
+    policies = {"TARGET": TARGET, "BEHAVIOR": BEHAVIOR}
+    expected = compare(jax.random.key(11), triage(), policies, log, Exact(triage()))
+    for name, estimate in expected.rows():
+        assert written["policies"][name][estimate.method]["value"] == pytest.approx(estimate.value, abs=1e-6)
+        assert written["policies"][name][estimate.method]["verdict"] == estimate.verdict
+        assert estimate.method in printed
+    assert (folder / "out" / "estimates.png").stat().st_size > 1000
+
+
+def test_objects_are_loaded_by_name(folder: Path):
+    assert isinstance(load(f"{folder / 'world.py'}:model", POMDP), POMDP)
+    assert isinstance(load("tests.triage:TARGET", Policy), Policy)
+    with pytest.raises(ValueError, match="names no object"):
+        load("nothing", POMDP)
+    with pytest.raises(ValueError, match="has no 'absent'"):
+        load(f"{folder / 'world.py'}:absent", POMDP)
+    with pytest.raises(ValueError, match="is a int, not a Policy"):
+        load(f"{folder / 'world.py'}:NUMBER", Policy)
+    with pytest.raises(FileNotFoundError):
+        load(f"{folder / 'absent.py'}:model", POMDP)

@@ -1,0 +1,116 @@
+"""Intervals and diagnostics against SciPy, published numbers, and each other."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coulda.evaluation.diagnostics import pareto_shape, weight_diagnostics
+from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Ratios, bca, bernstein, interval, student
+
+RNG = np.random.default_rng(0)
+SKEWED = RNG.gamma(0.7, size=80)
+
+
+def ratio() -> Ratios:
+    weights = RNG.gamma(2.0, size=60)
+    return Ratios(RNG.normal(size=60), (weights * RNG.normal(1, 1, 60))[:, None], weights[:, None])
+
+
+def test_student_is_scipys():
+    expected = stats.ttest_1samp(SKEWED, 0).confidence_interval(0.9)
+    found = student(SKEWED, 0.9)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_bca_is_scipys():
+    expected = stats.bootstrap((SKEWED,), np.mean, method="BCa", n_resamples=20_000, rng=1).confidence_interval
+    found = bca(np.random.default_rng(2), Ratios.mean_of(SKEWED), 0.95, resamples=20_000)
+    # Quantiles of 20,000 resamples are good to 1 % of the width.
+    assert (found.low, found.high) == pytest.approx(
+        (expected.low, expected.high), abs=0.02 * (expected.high - expected.low)
+    )
+    # The twin: the plain percentile interval is elsewhere, by more than that.
+    percentile = stats.bootstrap((SKEWED,), np.mean, method="percentile", n_resamples=20_000, rng=1).confidence_interval
+    assert abs(percentile.high - expected.high) > 0.02 * (expected.high - expected.low)
+
+
+def test_bca_of_a_ratio_is_scipys():
+    one = ratio()
+
+    def theta(plain, numerator, denominator, axis=-1):
+        return plain.mean(axis) + numerator.mean(axis) / denominator.mean(axis)
+
+    data = one.plain, one.numerator[:, 0], one.denominator[:, 0]
+    expected = stats.bootstrap(data, theta, paired=True, method="BCa", n_resamples=20_000, rng=1).confidence_interval
+    found = bca(np.random.default_rng(2), one, 0.95, resamples=20_000)
+    assert (found.low, found.high) == pytest.approx(
+        (expected.low, expected.high), abs=0.02 * (expected.high - expected.low)
+    )
+
+
+def test_terms_average_to_the_value_and_linearize_it():
+    one = ratio()
+    assert one.terms.mean() == pytest.approx(one.value)
+    n = len(one.plain)
+    # The influence of an episode is what leaving it out changes, times N - 1, to first order.
+    left_out = (one.value - one.leave_one_out()) * (n - 1)
+    assert np.corrcoef(left_out, one.terms - one.value)[0, 1] > 0.999
+
+
+def test_resampling_is_repeating():
+    one = ratio()
+    counts = RNG.multinomial(60, np.full(60, 1 / 60), size=3)
+    for found, count in zip(one.resampled(counts.astype(float)), counts, strict=True):
+        rows = np.repeat(np.arange(60), count)
+        again = Ratios(one.plain[rows], one.numerator[rows], one.denominator[rows])
+        assert found == pytest.approx(again.value)
+
+
+def test_bernstein_by_hand():
+    terms = np.array([0.0, 1.0] * 50)
+    log = np.log(4 / 0.05)
+    half = np.sqrt(2 * terms.var(ddof=1) * log / 100) + 7 * log / (3 * 99)
+    found = bernstein(terms, 0.95, (0.0, 1.0))
+    assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
+    assert found.width > student(terms, 0.95).width
+    with pytest.raises(ValueError, match="outside bounds"):
+        bernstein(terms, 0.95, (0.0, 0.5))
+    with pytest.raises(ValueError, match="give bounds="):
+        interval(RNG, Ratios.mean_of(terms), 0.95, "bernstein")
+    with pytest.raises(ValueError, match="use 'student', 'bca' or 'bernstein'"):
+        interval(RNG, Ratios.mean_of(terms), 0.95, "magic")
+
+
+def test_long_logs_do_not_wait_for_the_bootstrap():
+    terms = RNG.normal(size=BOOTSTRAP_LIMIT + 1)
+    assert bca(RNG, Ratios.mean_of(terms), 0.95).kind == "student"
+
+
+@pytest.mark.parametrize("shape", [0.2, 0.5, 0.9])
+def test_the_tail_shape_is_found(shape: float):
+    weights = stats.genpareto.rvs(shape, size=50_000, random_state=3)
+    # 670 values in the tail: the standard error of the shape is (1 + k) / √670 = 0.05 to 0.07; three of them.
+    assert pareto_shape(weights) == pytest.approx(shape, abs=0.21)
+
+
+def test_bounded_weights_have_no_tail():
+    assert pareto_shape(np.ones(1000)) == -np.inf
+    assert pareto_shape(RNG.uniform(size=5000)) < 0
+    assert pareto_shape(np.ones(10)) == np.inf
+
+
+def verdicts(weights) -> dict[str, str]:
+    return {d.name: d.verdict for d in weight_diagnostics(weights)}
+
+
+def test_verdicts_of_weights():
+    equal = verdicts(np.ones(200))
+    assert set(equal.values()) == {"trust"}
+    assert verdicts(np.ones(20))["effective sample size"] == "caution"
+    one_carries_all = np.full(500, 1e-6)
+    one_carries_all[0] = 500
+    found = verdicts(one_carries_all)
+    assert found["effective sample size"] == "do not trust"
+    # Half of what the policy does was never done: weights average one half.
+    assert verdicts(0.5 * RNG.uniform(0.9, 1.1, 500))["overlap"] == "do not trust"
+    assert verdicts(RNG.uniform(0.9, 1.1, 500))["overlap"] == "trust"
