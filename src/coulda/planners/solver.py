@@ -1,0 +1,39 @@
+"""The exact solver as a planner: in every state of a Sokoban level, all actions that begin a shortest solution."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.environments.sokoban import ActionTable, tabulate
+from coulda.noise import Categorical
+from coulda.pomdp import Planner
+
+
+class SolverPlanner(Planner):
+    """Uniform over the optimal actions of one level; no answer (all logits -inf) where there is no solution."""
+
+    table: ActionTable
+    level: Array
+    """The level's place in the table."""
+
+    def __call__(self, carry: Any, state: Array, observation: Any) -> tuple[Any, Categorical]:  # noqa: ARG002
+        """Look the state up."""
+        return carry, Categorical(logits=jnp.where(self.table.optimal(self.level, state), 0.0, -jnp.inf))
+
+
+class SolverPlanners(eqx.Module):
+    """The planners of a batch of levels: call it with a level's place."""
+
+    table: ActionTable
+
+    def __call__(self, level: Array) -> SolverPlanner:
+        """The planner of one level."""
+        return SolverPlanner(self.table, level)
+
+
+def solver_planners(levels: Any, num_boxes: int) -> SolverPlanners:
+    """Search all of the levels `[n, height, width]` on the host, exhaustively."""
+    return SolverPlanners(tabulate(np.asarray(levels), num_boxes))
