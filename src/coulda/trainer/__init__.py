@@ -1,0 +1,20 @@
+"""The one trainer of every network: progress, logs, checkpoints, exact resume, all devices.
+
+`loop` runs a user's pure step, `checkpoints` keeps what it reached, `logs` tells about it, `devices` spreads it.
+"""
+
+from coulda.trainer.checkpoints import Checkpoint, checkpoint_steps, load_checkpoint
+from coulda.trainer.devices import shard_batch, use_all_cores
+from coulda.trainer.loop import NonFiniteError, Trained, TrainerConfig, train
+
+__all__ = [
+    "Checkpoint",
+    "NonFiniteError",
+    "Trained",
+    "TrainerConfig",
+    "checkpoint_steps",
+    "load_checkpoint",
+    "shard_batch",
+    "train",
+    "use_all_cores",
+]

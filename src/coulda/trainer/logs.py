@@ -1,0 +1,96 @@
+"""What a run tells while it trains: a line on the screen, JSON lines on the disk, TensorBoard if wanted."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coulda.extras import require
+
+LOG = "log.jsonl"
+
+
+class Log(Protocol):
+    """Takes the metrics of a step."""
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        """Tell `metrics`, reached after `step` steps."""
+        ...
+
+
+@contextmanager
+def open_logs(folder: Path | None, start: int, steps: int, tensorboard: bool, progress: bool) -> Iterator[Log]:
+    """A log to all that was asked for; what earlier runs told of steps after `start` is forgotten."""
+    with ExitStack() as stack:
+        logs: list[Log] = []
+        if progress:
+            logs.append(stack.enter_context(_screen(start, steps)))
+        if folder is not None:
+            logs.append(stack.enter_context(_json_lines(folder / LOG, start)))
+        if tensorboard:
+            if folder is None:
+                raise ValueError("tensorboard=True needs a folder to write to; give folder=")
+            logs.append(stack.enter_context(_tensorboard(folder / "tensorboard", start)))
+
+        def tell(step: int, metrics: dict[str, float]) -> None:
+            for log in logs:
+                log(step, metrics)
+
+        yield tell
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; the last may have been cut by a kill, and is then left out."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    decoded = []
+    for line in lines:
+        try:
+            decoded.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except msgspec.DecodeError:
+            continue
+    return decoded
+
+
+@contextmanager
+def _json_lines(path: Path, start: int) -> Iterator[Log]:
+    kept = [line for line in read_log(path) if line.get("step", 0) <= start]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rewritten = path.with_suffix(".partial")
+    rewritten.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+    rewritten.replace(path)
+    with path.open("ab", buffering=0) as file:
+
+        def tell(step: int, metrics: dict[str, float]) -> None:
+            file.write(msgspec.json.encode({"step": step, **metrics}) + b"\n")
+
+        yield tell
+
+
+@contextmanager
+def _tensorboard(folder: Path, start: int) -> Iterator[Log]:
+    writer = require("tensorboardX", extra="tensorboard").SummaryWriter(str(folder), purge_step=start + 1)
+
+    def tell(step: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+
+    try:
+        yield tell
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _screen(start: int, steps: int) -> Iterator[Log]:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[told]}"))
+    with Progress(*columns) as progress:
+        task = progress.add_task("training", total=steps, completed=start, told="compiling")
+
+        def tell(step: int, metrics: dict[str, float]) -> None:
+            told = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            progress.update(task, completed=step, told=told)
+
+        yield tell
