@@ -1,9 +1,19 @@
 """Counterfactually-guided policy search: one program, in which the scenario source makes the method (section 4).
 
-Model files to imitate, in the order in which they import each other: `objective` (equation 1), `policy_search`.
+Model files to imitate, in the order in which they import each other: `objective` (equation 1), `policy_search`,
+and its special cases `guided` (GPS) and `value_gradient` (SVG).
 """
 
 from coulda.search.objective import Regression, RegressionInfo
 from coulda.search.policy_search import PolicySearch, SearchInfo, SearchState
+from coulda.search.value_gradient import ValueGradient, ValueGradientInfo
 
-__all__ = ["PolicySearch", "Regression", "RegressionInfo", "SearchInfo", "SearchState"]
+__all__ = [
+    "PolicySearch",
+    "Regression",
+    "RegressionInfo",
+    "SearchInfo",
+    "SearchState",
+    "ValueGradient",
+    "ValueGradientInfo",
+]
