@@ -15,26 +15,35 @@ from coulda.noise import (
     Uniform,
     mix,
 )
+from coulda.pomdp import POMDP, Episode, Planner, Policy, Scenario, Trajectory, batched, rollout
 from coulda.scm import SCM, Intervention, Mechanism, SCMError, do
 
 __version__ = _version("coulda")
 
 __all__ = [
+    "POMDP",
     "SCM",
     "Bernoulli",
     "Categorical",
     "Counterfactual",
     "Empirical",
+    "Episode",
     "Gumbel",
     "Independent",
     "Intervention",
     "Mechanism",
     "NoiseDistribution",
     "Normal",
+    "Planner",
     "Point",
+    "Policy",
     "SCMError",
+    "Scenario",
+    "Trajectory",
     "Uniform",
+    "batched",
     "counterfactual",
     "do",
     "mix",
+    "rollout",
 ]
