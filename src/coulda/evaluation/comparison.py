@@ -17,6 +17,7 @@ from coulda.evaluation.fitted_q import Regression, fitted_q
 from coulda.evaluation.history import Log, known_probabilities, weigh
 from coulda.evaluation.importance import KINDS, importance_sampling
 from coulda.evaluation.intervals import student
+from coulda.evaluation.model_checks import support_diagnostic
 from coulda.evaluation.scenarios import evaluate_policies, on_policy
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.pomdp import POMDP, Policy
@@ -93,6 +94,7 @@ def compare(
     level: float = 0.95,
     on_policy_episodes: int = 10_000,
     free: bool = True,
+    estimated_from: Log | None = None,
     **options: Any,
 ) -> Comparison:
     """Every estimator that applies, for every policy.
@@ -110,11 +112,13 @@ def compare(
         level: of the intervals.
         on_policy_episodes: how many to run in the environment.
         free: whether the table has the model-free estimators.
+        estimated_from: the log that the model was estimated from, where it was; it is then told how much of what
+            the policies do there rests on few examples.
         **options: of `evaluate_policies`.
     """
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     # Within a kind of estimator all policies share a key: the same resamples, the same scenarios, the same noise.
-    key_free, key_model, key_environment = jax.random.split(key, 3)
+    key_free, key_model, key_environment, key_support = jax.random.split(key, 4)
     for name, policy in policies.items() if free else ():
         for estimate in model_free(key_free, policy, episodes, regression, level):
             estimates[name][estimate.method] = estimate
@@ -123,8 +127,11 @@ def compare(
             found = evaluate_policies(key_model, model, policies, episodes, source, level=level, **options)
             for name, estimate in found.items():
                 estimates[name][estimate.method] = estimate
-        for methods in estimates.values():
+        for name, methods in estimates.items():
             _blame_model(methods)
+            if estimated_from is not None:
+                thin = support_diagnostic(key_support, model, policies[name], estimated_from)
+                _add_diagnostic(methods, thin)
     known = dict(truth or {})
     if environment is not None:
         for name, policy in policies.items():
@@ -144,6 +151,12 @@ def _blame_model(methods: dict[str, Estimate]) -> None:
         found = [d for d in hindsight.diagnostics if d.name in ("replay", "mismatch")]
         others = [d for d in prior.diagnostics if d.name not in ("replay", "mismatch", moved.name)]
         methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
+
+
+def _add_diagnostic(methods: dict[str, Estimate], diagnostic: Diagnostic) -> None:
+    """To every estimate that rests on the model."""
+    for name in [name for name in methods if name.startswith(("MB-PE", "CF-PE"))]:
+        methods[name] = replace(methods[name], diagnostics=(*methods[name].diagnostics, diagnostic))
 
 
 def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:

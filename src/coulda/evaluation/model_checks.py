@@ -1,6 +1,7 @@
 """Does the model agree with the log? Checks that need no truth.
 
 - Replay: do the inferred scenarios reproduce the logged episodes under their own actions?
+- Support: where the model was estimated from a log, how many examples has what the policy does in it?
 - Mismatch: averaged over the log, the posterior of the noise is its prior, if the model is right (Lemma 1): what of
   the averaged posterior p(U) does not have is what the model does not know of the world (paper, appendix).
 """
@@ -16,11 +17,16 @@ import numpy as np
 from jax import Array
 from scipy import stats
 
+from coulda.episodes.log import spans
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic
+from coulda.evaluation.history import Log
 from coulda.hindsight import Prior, ScenarioSource
-from coulda.pomdp import POMDP, Episode, Scenario
+from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.pomdp.scenario import at_step
+
+FEW_EXAMPLES = 10
+"""Below this many a probability that is estimated from them is off by up to 0.16 on average."""
 
 
 class Replay(eqx.Module):
@@ -130,6 +136,17 @@ def _mismatch(size: float, chance: float) -> Diagnostic:
     return Diagnostic("mismatch", chance, "do not trust" if certain else "caution", sentence)
 
 
+def missing_end(source: ScenarioSource, log: Log) -> tuple[Diagnostic, ...]:
+    """Of a log without the observations after the last actions: how episodes ended is then no evidence."""
+    if isinstance(source, Prior) or log.schema.last_observation == "logged":
+        return ()
+    sentence = (
+        "The log lacks the observation after each last action, so that how episodes ended does not enter their "
+        "scenarios; where the end depends on chance, this biases the value."
+    )
+    return (Diagnostic("last observation", 0.0, "caution", sentence),)
+
+
 def replay_diagnostic(source: ScenarioSource, replays: Replay) -> tuple[Diagnostic, ...]:
     """Posterior-predictive replay; nothing to say of the prior, which was given no history."""
     if isinstance(source, Prior) or not np.sum(replays.steps):
@@ -145,3 +162,37 @@ def replay_diagnostic(source: ScenarioSource, replays: Replay) -> tuple[Diagnost
             f"Under the logged actions the inferred scenarios reproduce {1 - missed:.1%} of the logged steps.",
         ),
     )
+
+
+def support_diagnostic(key: Array, model: POMDP, policy: Policy, log: Log, episodes: int = 1000) -> Diagnostic:
+    """Of a model that was estimated from `log`: the share of the policy's steps with few examples in the log.
+
+    For discrete observations and actions; an example of a step is the same action after the same observation.
+    """
+    spaces = log.schema.observation_space, log.schema.action_space
+    if not all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces):
+        raise TypeError(f"support is counted for discrete observations and actions; these are {spaces}")
+    counts = np.zeros([int(space.n) for space in spaces])  # pyright: ignore[reportAttributeAccessIssue]
+    for batch in log.batches():
+        rows = spans(np.cumsum(batch.lengths + 1) - batch.lengths - 1, batch.lengths)
+        np.add.at(counts, (batch.observation[rows], batch.action), 1)
+    seen, done, live = (np.asarray(x) for x in _visits(model, policy, jax.random.split(key, episodes)))
+    few = float((counts[seen[live], done[live]] < FEW_EXAMPLES).mean())
+    return Diagnostic(
+        "support",
+        1 - few,
+        graded(few, 0.05, 0.25),
+        f"{few:.0%} of the policy's steps in the model have fewer than {FEW_EXAMPLES} examples in the log that the "
+        "model was estimated from; what they lead to is hardly known, and the interval does not say so.",
+    )
+
+
+@eqx.filter_jit
+def _visits(model: POMDP, policy: Policy, keys: Array) -> tuple[Array, Array, Array]:
+    """Observations, actions and whether the steps were taken, `[n, T]` each."""
+
+    def one(key: Array) -> tuple[Array, Array, Array]:
+        episode = rollout(model, policy, model.scenario_prior.sample(key)).episode
+        return episode.observation[:-1], episode.action, episode.live
+
+    return batched(one, keys)

@@ -18,7 +18,7 @@ from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.history import Log, filled_batches, generator, run, to_numpy
 from coulda.evaluation.intervals import Ratios, interval, student
-from coulda.evaluation.model_checks import Replay, Shift, Shifts, replay, replay_diagnostic, shift
+from coulda.evaluation.model_checks import Replay, Shift, Shifts, missing_end, replay, replay_diagnostic, shift
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
@@ -85,7 +85,9 @@ def evaluate_policies(
         for name, policy in policies.items():
             returns[name].append(to_numpy(run(eqx.Partial(_returns, model, policy), (drawn,)), count))
     replayed = jax.tree.map(lambda *parts: np.concatenate(parts), *replays)
-    shared = (*replay_diagnostic(source, replayed), *shifts.diagnostic(), *log_diagnostics(episodes))
+    shared = (*replay_diagnostic(source, replayed), *missing_end(source, episodes), *log_diagnostics(episodes))
+    # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
+    shared = shared if repeated else (*shifts.diagnostic(), *shared)
     method = method_name(source, model)
     return {
         name: _estimate(method, np.concatenate(parts), shared, key_interval, level, interval_kind, bounds)

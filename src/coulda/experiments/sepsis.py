@@ -1,0 +1,301 @@
+"""When counterfactuals mislead: the sepsis experiment of Oberst & Sontag (2019), with our verdict on it.
+
+A physician who sees everything treats septic patients, almost optimally. The log that is left hides glucose and
+diabetes. From it an MDP over what is left is estimated, and the best policy for that MDP is to be evaluated. WIS, MB-PE
+and CF-PE all say that it would do better than the physician; in truth it does far worse. The estimates are sure of
+themselves; the diagnostics, which do not know the truth either, say not to trust them. With everything observed and the
+true probabilities, the same diagnostics say "trust", and CF-PE is right.
+
+`python -m coulda.experiments.sepsis` writes `results/evaluation/sepsis.json`.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import numpy as np
+import tyro
+from jax import Array
+
+from coulda.environments.sepsis import Sepsis, SepsisState
+from coulda.environments.tabular import TabularPOMDP
+from coulda.episodes import EpisodeLog, Schema, checked_log, collect
+from coulda.evaluation import Comparison, compare, importance_sampling, on_policy
+from coulda.hindsight import Exact
+from coulda.planners.dynamic_programming import TabularPlanner
+from coulda.policies import Tabular
+
+ACTIONS, OBSERVED, PROJECTED = 8, 720, 144
+DEAD, DISCHARGED = PROJECTED, PROJECTED + 1
+DISCOUNT = 0.99
+"""For finding policies; returns are undiscounted."""
+SOFTNESS = 0.05
+"""Of the physician: probability of any but the best action."""
+HORIZON = 20
+
+PUBLISHED = {
+    "observed": (0.3097, 0.269, 0.351),
+    "true": (-0.2743, -0.585, 0.055),
+    "WIS": (0.6074, -0.422, 0.990),
+    "WIS held out": (0.3153, -0.924, 0.988),
+    "MB-PE": (0.8128, 0.570, 0.963),
+}
+"""Mean and 95 % range over 100 data sets."""
+PUBLISHED_ONCE = {"observed": 0.3240, "true": -0.4907, "WIS": 0.6286, "MB-PE": 0.9164, "CF-PE": 0.9531}
+"""Of their one data set in the main text."""
+
+
+class FullyObserved(Sepsis):
+    """The same simulator with nothing hidden: the observation is the state, diabetes included."""
+
+    def __init__(self, *, reparameterization: str):
+        super().__init__(reparameterization=reparameterization)
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Discrete:
+        """Discrete(1440)."""
+        return gymnasium.spaces.Discrete(self.num_states)
+
+    def observe(self, state: SepsisState, u: object) -> Array:  # noqa: ARG002
+        """Everything."""
+        return state.index
+
+    def states(self, previous_action: Array, observation: Array) -> SepsisState:  # noqa: ARG002
+        """The one state."""
+        return SepsisState((observation // OBSERVED)[None], (observation % OBSERVED)[None])
+
+
+class Learned(NamedTuple):
+    """What is made of one log."""
+
+    model: TabularPOMDP
+    """Of 144 states without glucose, and death and discharge, which absorb."""
+    policy: np.ndarray
+    """The best one for that model, `[146, 8]`, one-hot."""
+    behavior: np.ndarray
+    """Frequencies of actions, `[146, 8]`; zero where a state was never seen."""
+
+
+@dataclass(frozen=True)
+class SepsisReproduction:
+    """The published protocol, over fresh data sets."""
+
+    data_sets: int = 100
+    """Logs."""
+    tables: int = 10
+    """For how many of them the whole table with CF-PE and its verdicts is made."""
+    episodes: int = 1000
+    """A log."""
+    seed: int = 0
+    """Of everything."""
+    out: Path = Path("results/evaluation/sepsis.json")
+    """Where the numbers go."""
+
+    def run(self) -> dict[str, Any]:
+        """Measure, write and return the numbers."""
+        start, world, physician = time.time(), Sepsis(reparameterization="gumbel_max"), behavior_planner()
+        key = jax.random.key(self.seed)
+        rows, verdicts = [], []
+        for i in range(self.data_sets):
+            numbers, table = self.one(jax.random.fold_in(key, i), world, physician, with_table=i < self.tables)
+            rows.append(numbers)
+            if table is not None:
+                verdicts.append({method: estimate.verdict for method, estimate in table.estimates["policy"].items()})
+        names = [name for name in PUBLISHED if name in rows[0]]
+        result = {
+            "data sets": self.data_sets,
+            "ours": {name: _range([row[name] for row in rows]) for name in names},
+            "published": PUBLISHED,
+            "one data set, published": PUBLISHED_ONCE,
+            "CF-PE": _range([row["CF-PE"] for row in rows if "CF-PE" in row]),
+            "verdicts": _share(verdicts),
+            "everything observed": self.everything_observed(jax.random.fold_in(key, self.data_sets)),
+            "rows": rows,
+            "seconds": round(time.time() - start, 1),
+        }
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(json.dumps(result, indent=1) + "\n")
+        return result
+
+    def one(
+        self, key: Array, world: Sepsis, physician: TabularPlanner, with_table: bool
+    ) -> tuple[dict[str, float], Comparison | None]:
+        """One data set: observed, true, WIS on the log and on a fresh one, MB-PE, and the whole table."""
+        key_log, key_fresh, key_true, key_table = jax.random.split(key, 4)
+        log = collect(key_log, world, physician, self.episodes)
+        learned = learn(log)
+        target = Tabular(learned.policy)
+        # What the policy does in the world: it does not see glucose there either.
+        blind = Tabular(learned.policy[project(np.arange(OBSERVED))])
+        numbers = {
+            "observed": float(log.episode_returns.mean()),
+            "true": float(on_policy(key_true, world, blind, self.episodes).value or 0.0),
+            "MB-PE": float(on_policy(key_true, learned.model, target, self.episodes).value or 0.0),
+        }
+        fresh = collect(key_fresh, world, physician, self.episodes)
+        for name, one in (("WIS", log), ("WIS held out", fresh)):
+            estimate = importance_sampling(key_table, target, with_frequencies(one), interval_kind="student")
+            numbers[name] = float("nan") if estimate.value is None else estimate.value
+        if not with_table:
+            return numbers, None
+        hindsight = Exact(learned.model)
+        table = compare(
+            key_table,
+            learned.model,
+            {"policy": target},
+            in_model_terms(log),
+            hindsight,
+            free=False,
+            estimated_from=projected(log),
+        )
+        method = f"CF-PE({HORIZON + 1})"
+        return numbers | {"CF-PE": float(table.estimates["policy"][method].value or 0.0)}, table
+
+    def everything_observed(self, key: Array) -> dict[str, Any]:
+        """The positive control: full state, true probabilities, and the physician without any softness."""
+        world, physician = FullyObserved(reparameterization="gumbel_max"), behavior_planner()
+        key_log, key_table = jax.random.split(key)
+        behavior = Tabular(np.exp(np.asarray(physician.logits)))
+        log = collect(key_log, world, behavior, self.episodes)
+        target = Tabular(np.exp(np.asarray(best_planner().logits)))
+        table = compare(
+            key_table,
+            world,
+            {"policy": target},
+            log,
+            Exact(world),
+            free=False,
+            environment=world,
+            on_policy_episodes=10 * self.episodes,
+        )
+        return {
+            name: {
+                "value": estimate.value,
+                "interval": None if estimate.interval is None else [estimate.interval.low, estimate.interval.high],
+                "verdict": estimate.verdict,
+                "reasons": estimate.reasons,
+            }
+            for name, estimate in table.estimates["policy"].items()
+        }
+
+
+def best_planner() -> TabularPlanner:
+    """Optimal in the full state at the discount; as published, life goes on after death and discharge."""
+    transition, reward, _ = (np.asarray(table, float) for table in Sepsis(reparameterization="gumbel_max").tables())
+    return TabularPlanner(policy_iteration(transition, (transition * reward).sum(-1)))
+
+
+def behavior_planner() -> TabularPlanner:
+    """The physician: the best action with probability 0.95, each other one with 0.05 / 7."""
+    return best_planner().noisy(SOFTNESS * ACTIONS / (ACTIONS - 1))
+
+
+def policy_iteration(transition: np.ndarray, reward: np.ndarray) -> np.ndarray:
+    """A best stationary policy, one-hot `[S, A]`, of P `[A, S, S]` and expected rewards `[A, S]`."""
+    states = np.arange(transition.shape[1])
+    best = reward.argmax(0)
+    while True:
+        value = np.linalg.solve(np.eye(len(states)) - DISCOUNT * transition[best, states], reward[best, states])
+        q = reward + DISCOUNT * transition @ value
+        improved = np.where(q.max(0) > q[best, states] + 1e-9, q.argmax(0), best)
+        if (improved == best).all():
+            return np.eye(ACTIONS)[best]
+        best = improved
+
+
+def project(observed: np.ndarray) -> np.ndarray:
+    """Drop glucose: 0 … 719 becomes 0 … 143."""
+    return observed // 8 // 5 * 8 + observed % 8
+
+
+def learn(log: EpisodeLog) -> Learned:
+    """The MDP of transition counts over projected states, its best policy, and the physician's frequencies.
+
+    As published: an observed state in which patients die or leave leads on to an absorbing one, which pays; what was
+    never tried kills.
+    """
+    counts = np.zeros((ACTIONS, PROJECTED + 2, PROJECTED + 2))
+    before, after = _transitions(log)
+    np.add.at(counts, (log.action, project(before), project(after)), 1)
+    for reward, absorbing in ((-1, DEAD), (1, DISCHARGED)):
+        ends = project(np.unique(after[log.reward == reward]))
+        counts[:, :, absorbing] += np.bincount(ends, minlength=PROJECTED + 2)
+    counts[:, [DEAD, DISCHARGED], [DEAD, DISCHARGED]] += 1
+    seen = counts.sum(-1)
+    transition = np.divide(counts, seen[..., None], out=np.zeros_like(counts), where=seen[..., None] > 0)
+    transition[seen == 0, DEAD] = 1
+    reward = np.zeros((PROJECTED + 2, PROJECTED + 2))
+    reward[:PROJECTED, [DEAD, DISCHARGED]] = -1, 1
+    first = np.bincount(project(log.observation[_firsts(log)]), minlength=PROJECTED + 2) / len(log)
+    model = TabularPOMDP(
+        first,
+        transition,
+        np.eye(PROJECTED + 2),
+        reward,
+        horizon=HORIZON,
+        reparameterization="gumbel_max",
+        terminal=np.arange(PROJECTED + 2) >= PROJECTED,
+    )
+    policy = policy_iteration(transition, (transition * reward).sum(-1))
+    taken = seen.T / np.maximum(seen.T.sum(1, keepdims=True), 1)
+    return Learned(model, policy, taken)
+
+
+def projected(log: EpisodeLog) -> EpisodeLog:
+    """The log as the learner sees it: without glucose, and without the physician's probabilities."""
+    schema = Schema(gymnasium.spaces.Discrete(PROJECTED + 2), log.schema.action_space)
+    return checked_log(schema, project(log.observation), log.action, log.reward, log.lengths, log.terminated)
+
+
+def with_frequencies(log: EpisodeLog) -> EpisodeLog:
+    """The projected log with the frequencies of actions in it as the behavior's probabilities."""
+    before, _ = _transitions(log)
+    frequencies = np.log(learn(log).behavior[project(before), log.action])
+    return projected(log).with_log_prob(frequencies, behavior="fitted")
+
+
+def in_model_terms(log: EpisodeLog) -> EpisodeLog:
+    """The projected log as the learned model tells it: rewards come with the step after, which was not logged."""
+    seen = projected(log)
+    nothing, cut = np.zeros_like(seen.reward), np.zeros(len(seen), bool)
+    return checked_log(seen.schema, seen.observation, seen.action, nothing, seen.lengths, cut)
+
+
+def _firsts(log: EpisodeLog) -> np.ndarray:
+    return np.cumsum(log.lengths + 1) - log.lengths - 1
+
+
+def _transitions(log: EpisodeLog) -> tuple[np.ndarray, np.ndarray]:
+    """Observed states before and after each step, `[ΣT_i]` each."""
+    keep = np.ones(len(log.observation), bool)
+    keep[_firsts(log)] = False
+    after = np.flatnonzero(keep)
+    return log.observation[after - 1], log.observation[after]
+
+
+def _range(values: list[float]) -> list[float] | None:
+    """Mean, 2.5 % and 97.5 %, and the standard error of the mean."""
+    known = np.array([value for value in values if np.isfinite(value)])
+    if not len(known):
+        return None
+    low, high = np.quantile(known, [0.025, 0.975])
+    error = known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else float("nan")
+    return [round(float(x), 4) for x in (known.mean(), low, high, error)]
+
+
+def _share(verdicts: list[dict[str, str]]) -> dict[str, dict[str, float]]:
+    """How often each verdict was given to each method."""
+    methods = verdicts[0] if verdicts else {}
+    return {
+        name: {v: sum(row[name] == v for row in verdicts) / len(verdicts) for v in {row[name] for row in verdicts}}
+        for name in methods
+    }
+
+
+if __name__ == "__main__":
+    found = tyro.cli(SepsisReproduction).run()
+    print(json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1))  # noqa: T201
