@@ -5,6 +5,7 @@ The engines run in an environment of their own. `play` logs random play of ours,
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from coulda.environments.sokoban import Sokoban, SokobanBatch, UniformLevels, ge
 from coulda.pomdp import GumbelMaxAction
 
 BATCH, STEPS = 8192, 100
-EPISODES, HORIZON = 20_500, 50
+EPISODES, HORIZON = 24_000, 50
 
 
 def agreement(boxoban: Path | None) -> dict[str, Any]:
@@ -78,6 +79,8 @@ def speed() -> dict[str, Any]:
     ours = {name: max(value, again) for (name, value), again in zip(before.items(), our_speed().values(), strict=True)}
     return {
         "batch": BATCH,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[1],
         "coulda": ours,
         "peers": theirs,
         "ratios": {

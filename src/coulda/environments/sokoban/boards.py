@@ -47,7 +47,8 @@ class BoardGame(eqx.Module):
     """Thickness of the frame of walls that the boards leave out."""
 
     def __check_init__(self):
-        if max(self.height, self.width) >= _ROW - 2:
+        # Two steps off the left edge must not reach the right edge of the row above.
+        if max(self.height, self.width) > _ROW - 3:
             raise ValueError(f"boards hold grids of up to {_ROW - 3} cells a side, got {self.height}×{self.width}")
 
     def pack(self, level: Array) -> Boards:
@@ -100,7 +101,8 @@ class BoardGame(eqx.Module):
         # Unsigned: what lies before the window wraps round to a large number.
         rows_away = reach + row - boards.agent // _ROW
         columns_away = reach + column - boards.agent % _ROW
-        visible = (rows_away <= 2 * reach) & (columns_away <= 2 * reach) & (window > 0)
+        present = (boards.agent != _NOWHERE) & (window > 0)
+        visible = (rows_away <= 2 * reach) & (columns_away <= 2 * reach) & present
         masked = below_probability(tile_bits(low, high, state.size), mask_probability)
         return jnp.where(masked & ~visible, jnp.uint8(tiles.EMPTY), state)
 
