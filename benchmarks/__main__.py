@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-BENCHMARKS = ["counterfactual"]
+BENCHMARKS = ["counterfactual", "sokoban"]
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from importlib.metadata import version as _version
 
 from coulda.counterfactual import Counterfactual, counterfactual
+from coulda.environments.sokoban.gym import register as _register
 from coulda.noise import (
     Bernoulli,
     Categorical,
@@ -17,6 +18,8 @@ from coulda.noise import (
 )
 from coulda.pomdp import POMDP, Episode, Planner, Policy, Scenario, Trajectory, batched, rollout
 from coulda.scm import SCM, Intervention, Mechanism, SCMError, do
+
+_register()  # gymnasium.make("coulda/POSokoban-v0") after `import coulda`
 
 __version__ = _version("coulda")
 

@@ -11,12 +11,9 @@ from coulda.environments.sokoban.boxoban import read_levels, write_levels
 from coulda.environments.sokoban.checks import LevelCheck, check_level, count_defects
 from coulda.environments.sokoban.environment import Sokoban
 from coulda.environments.sokoban.generator import generate
-from coulda.environments.sokoban.gym import register as _register
 from coulda.environments.sokoban.noise import UniformLevels
 from coulda.environments.sokoban.pool import read_pool, write_pool
 from coulda.environments.sokoban.solver import Solutions, solve
-
-_register()
 
 __all__ = [
     "ActionTable",
