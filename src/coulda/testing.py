@@ -10,7 +10,7 @@ Each returns nothing, or raises a `CheckError` that says what was found and what
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import gymnasium
@@ -37,14 +37,13 @@ def check_pomdp(model: POMDP, *, seed: int = 0, episodes: int = 32) -> None:
     """
     _refuse(not isinstance(model, POMDP), f"{type(model).__name__} is not a POMDP. Subclass coulda.pomdp.POMDP.")
     _check_structure(model)
-    scenarios = jax.jit(jax.vmap(model.scenario_prior.sample))(jax.random.split(jax.random.key(seed), episodes))
-    one = jax.tree.map(lambda leaf: leaf[0], scenarios)
-    _check_kernels(model, one)
+    sample = eqx.filter_jit(lambda m, keys: jax.vmap(m.scenario_prior.sample)(keys))
+    scenarios, fresh = (sample(model, jax.random.split(jax.random.key(s), episodes)) for s in (seed, seed + 1))
+    _check_kernels(model, jax.tree.map(lambda leaf: leaf[0], scenarios))
     actor = _AnyAction(model.action_space, model.action_mechanism)
-    trajectories = jax.jit(jax.vmap(lambda u: rollout(model, actor, u)))(scenarios)
+    trajectories = eqx.filter_jit(lambda m, u: jax.vmap(lambda one: rollout(m, actor, one))(u))(model, scenarios)
     _check_values(model, trajectories)
     if isinstance(model, FinitePOMDP):
-        fresh = jax.jit(jax.vmap(model.scenario_prior.sample))(jax.random.split(jax.random.key(seed + 1), episodes))
         _check_finite(model, trajectories, fresh)
 
 
@@ -57,8 +56,8 @@ def check_policy(policy: Policy, model: POMDP, *, seed: int = 0, episodes: int =
         "`__call__(carry, observation)`.",
     )
     _check_carry(policy, model)
-    scenarios = jax.jit(jax.vmap(model.scenario_prior.sample))(jax.random.split(jax.random.key(seed), episodes))
-    episode = jax.jit(jax.vmap(lambda u: rollout(model, policy, u)))(scenarios).episode
+    run = eqx.filter_jit(lambda m, p, keys: jax.vmap(lambda k: rollout(m, p, m.scenario_prior.sample(k)))(keys))
+    episode = run(model, policy, jax.random.split(jax.random.key(seed), episodes)).episode
     bad = ~(np.isfinite(episode.log_prob) | ~np.asarray(episode.live))
     _refuse(
         bool(bad.any()),
@@ -127,22 +126,37 @@ def _check_structure(model: POMDP) -> None:
 def _check_kernels(model: POMDP, scenario: Scenario) -> None:
     """Shapes, determinism and no draws, kernel by kernel."""
     u = [at_step(noise, 0) for noise in (scenario.transition, scenario.observation)]
-    action = _any_action(model)
-    state = _twice("initial", model.initial, scenario.initial)
-    moved = _twice("transition", model.transition, state, action, u[0])
+    action = eqx.filter_jit(_any_action)(model)
+    state = jax.eval_shape(model.initial, scenario.initial)
+    moved = jax.eval_shape(model.transition, state, action, u[0])
     before, after = _describe(state), _describe(moved)
     _refuse(before != after, f"transition turns a state {before} into {after}. Keep structure, shapes and dtypes.")
-    _twice("observe", model.observe, state, u[1])
-    reward = _twice("reward", model.reward, state, action, moved)
-    scalar = jnp.ndim(reward) == 0 and jnp.issubdtype(jnp.result_type(reward), jnp.floating)
+    reward = jax.eval_shape(model.reward, state, action, moved)
+    scalar = reward.shape == () and jnp.issubdtype(reward.dtype, jnp.floating)
     _refuse(not scalar, f"reward is {_describe(reward)}; return a float scalar, float32[].")
-    over = _twice("terminal", model.terminal, state)
-    boolean = jnp.ndim(over) == 0 and jnp.result_type(over) == jnp.bool_
+    over = jax.eval_shape(model.terminal, state)
+    boolean = over.shape == () and over.dtype == jnp.bool_
     _refuse(not boolean, f"terminal is {_describe(over)}; return a boolean scalar, bool[].")
     _check_no_draws("initial", model.initial, scenario.initial)
     _check_no_draws("transition", model.transition, state, action, u[0])
     _check_no_draws("observe", model.observe, state, u[1])
     _check_no_draws("reward", model.reward, state, action, moved, None)
+    # Two programs, traced apart: what a kernel draws while it is traced would differ between them.
+    first, second = (jax.jit(lambda: _one_of_each(model, scenario, action, u))() for _ in range(2))
+    for name, value in first.items():
+        _refuse(not _same(value, second[name]), _not_deterministic(name))
+
+
+def _one_of_each(model: POMDP, scenario: Scenario, action: Any, u: list[Any]) -> dict[str, Any]:
+    state = model.initial(scenario.initial)
+    moved = model.transition(state, action, u[0])
+    return {
+        "initial": state,
+        "transition": moved,
+        "observe": model.observe(state, u[1]),
+        "reward": model.reward(state, action, moved),
+        "terminal": model.terminal(state),
+    }
 
 
 def _check_values(model: POMDP, trajectories: Trajectory) -> None:
@@ -160,7 +174,9 @@ def _check_values(model: POMDP, trajectories: Trajectory) -> None:
     _check_space("observation", model.observation_space, episode.observation)
     _check_space("action", model.action_space, episode.action)
     try:
-        log_prob = jax.jit(jax.vmap(jax.vmap(model.observation_log_prob)))(episode.observation, trajectories.state)
+        log_prob = jax.jit(jax.vmap(jax.vmap(lambda o, s: model.observation_log_prob(o, s))))(
+            episode.observation, trajectories.state
+        )
     except NotImplementedError:
         return  # It is asked of the model only by sources that weigh scenarios, which will say so.
     bad = ~np.isfinite(np.asarray(log_prob))
@@ -175,47 +191,29 @@ def _check_finite(model: FinitePOMDP, trajectories: Trajectory, fresh: Scenario)
     """Probabilities against kernels, on what happened; and noise posteriors by replay."""
     transition, reward, terminal = (np.asarray(table) for table in model.tables())
     size = (model.num_actions, model.num_states, model.num_states)
-    shapes = transition.shape, reward.shape, terminal.shape
-    expected = size, size, size[1:2]
+    shapes, expected = (transition.shape, reward.shape, terminal.shape), (size, size, size[1:2])
     _refuse(shapes != expected, f"tables have shapes {shapes}; make them {expected}.")
-    _refuse(not np.allclose(transition.sum(-1), 1, atol=1e-4), "rows of the transition table do not sum to 1.")
-    episode, live = trajectories.episode, np.asarray(trajectories.episode.live)
-    before, after = (jax.tree.map(lambda x, s=s: x[:, s], trajectories.state) for s in (slice(-1), slice(1, None)))
-    log_prob = jax.jit(jax.vmap(jax.vmap(model.transition_log_prob)))(before, episode.action, after)
-    table = transition[np.asarray(episode.action), np.asarray(before.index), np.asarray(after.index)]
+    sums = transition.sum(-1)
+    _refuse(not np.allclose(sums, 1, atol=1e-4), f"a row of the transition table sums to {sums.min():g}, not 1.")
+    facts = eqx.filter_jit(jax.vmap(_finite_facts, in_axes=(None, 0, 0)))(model, trajectories, fresh)
+    action, index, live = (np.asarray(x) for x in (trajectories.episode.action, trajectories.state.index, facts.live))
+    table = transition[action, index[:, :-1], index[:, 1:]][live]
+    by_function = np.exp(np.asarray(facts.transition_log_prob))[live]
     _refuse(
-        not np.allclose(np.exp(log_prob)[live], table[live], atol=1e-5) or not (table[live] > 0).all(),
+        not np.allclose(by_function, table, atol=1e-5) or not (table > 0).all(),
         "transition_log_prob, the transition table and `transition` disagree: a transition that happened has "
-        f"probability {table[live].min():g} in the table and {np.exp(log_prob)[live].min():g} by the function.",
+        f"probability {table.min():g} in the table and {by_function.min():g} by the function.",
     )
-    first = jax.tree.map(lambda leaf: leaf[:, 0], trajectories.state)
     _refuse(
-        not bool(jnp.isfinite(jax.vmap(model.initial_log_prob)(first)).all()),
+        not bool(jnp.isfinite(facts.initial_log_prob).all()),
         "initial_log_prob holds a first state that `initial` gave to be impossible.",
     )
-    _check_candidates(model, trajectories)
-    _check_replay(model, trajectories, fresh)
-
-
-def _check_replay(model: FinitePOMDP, trajectories: Trajectory, fresh: Scenario) -> None:
-    """Inferred noise, put through the kernels, gives what happened."""
-
-    def again(trajectory: Trajectory, noise: Scenario) -> tuple[Any, Any, Any]:
-        state, action = trajectory.state, trajectory.episode.action
-        first, before, after = (jax.tree.map(lambda x, s=s: x[s], state) for s in (0, slice(-1), slice(1, None)))
-        u = jax.vmap(model.transition_posterior)(before, action, after, noise.transition)
-        moved = jax.vmap(model.transition)(before, action, u)
-        u = jax.vmap(model.observation_posterior)(state, trajectory.episode.observation, noise.observation)
-        live = trajectory.episode.live
-        stayed = jax.tree.map(lambda new, old: jnp.where(live, new, old), moved, after)
-        return (
-            (model.initial(model.initial_posterior(first, noise.initial)), first),
-            (stayed, after),
-            (jax.vmap(model.observe)(state, u), trajectory.episode.observation),
-        )
-
-    pairs = jax.jit(jax.vmap(again))(trajectories, fresh)
-    for name, (replayed, seen) in zip(("initial", "transition", "observation"), pairs, strict=True):
+    _refuse(
+        not bool((facts.listed | ~live).all()),
+        f"states(previous_action, observation) lacks the true state at (episode, step) {_first(~facts.listed & live)}. "
+        "It must list every state in which the observation may be seen.",
+    )
+    for name, (replayed, seen) in facts.replays.items():
         _refuse(
             not _same(replayed, seen),
             f"{name}_posterior gives noise that does not replay what happened. It must be a draw of p(u | what "
@@ -223,27 +221,48 @@ def _check_replay(model: FinitePOMDP, trajectories: Trajectory, fresh: Scenario)
         )
 
 
-def _check_candidates(model: FinitePOMDP, trajectories: Trajectory) -> None:
-    action = trajectories.episode.action
-    previous = jnp.concatenate([jnp.full_like(action[:, :1], -1), action[:, :-1]], axis=1)
-    seen = jax.tree.map(lambda leaf: leaf[:, :-1], trajectories.episode.observation)
-    candidates = jax.vmap(jax.vmap(model.states))(previous, seen).index
-    found = (candidates == trajectories.state.index[:, :-1, None]).any(-1) | ~trajectories.episode.live
-    _refuse(
-        not bool(found.all()),
-        f"states(previous_action, observation) lacks the true state at (episode, step) {_first(~np.asarray(found))}. "
-        "It must list every state in which the observation may be seen.",
+class _FiniteFacts(NamedTuple):
+    """What a finite model says of one trajectory."""
+
+    live: Array
+    initial_log_prob: Array
+    transition_log_prob: Array
+    listed: Array
+    replays: dict[str, tuple[Any, Any]]
+
+
+def _finite_facts(model: FinitePOMDP, trajectory: Trajectory, noise: Scenario) -> _FiniteFacts:
+    state, episode = trajectory.state, trajectory.episode
+    first, before, after = (jax.tree.map(lambda x, s=s: x[s], state) for s in (0, slice(-1), slice(1, None)))
+    previous = jnp.concatenate([jnp.full_like(episode.action[:1], -1), episode.action[:-1]])
+    seen = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
+    candidates = jax.vmap(model.states)(previous, seen).index
+    u = jax.vmap(model.transition_posterior)(before, episode.action, after, noise.transition)
+    moved = jax.vmap(model.transition)(before, episode.action, u)
+    moved = jax.tree.map(lambda new, old: jnp.where(episode.live, new, old), moved, after)
+    u = jax.vmap(model.observation_posterior)(state, episode.observation, noise.observation)
+    return _FiniteFacts(
+        live=episode.live,
+        initial_log_prob=model.initial_log_prob(first),
+        transition_log_prob=jax.vmap(model.transition_log_prob)(before, episode.action, after),
+        listed=(candidates == before.index[:, None]).any(-1),
+        replays={
+            "initial": (model.initial(model.initial_posterior(first, noise.initial)), first),
+            "transition": (moved, after),
+            "observation": (jax.vmap(model.observe)(state, u), episode.observation),
+        },
     )
 
 
 def _check_carry(policy: Policy, model: POMDP) -> None:
     """One step by hand: the carry keeps its shape, the distribution is the mechanism's family, nothing is drawn."""
     name = type(policy).__name__
-    scenario = model.scenario_prior.sample(jax.random.key(0))
-    observation = model.observe(model.initial(scenario.initial), at_step(scenario.observation, 0))
+    scenario = eqx.filter_jit(lambda m, key: m.scenario_prior.sample(key))(model, jax.random.key(0))
+    observation = eqx.filter_jit(lambda m, s: m.observe(m.initial(s.initial), at_step(s.observation, 0)))(
+        model, scenario
+    )
     start = policy.initial_carry()
-    carry, distribution = policy(start, observation)
-    again = policy(start, observation)
+    (carry, distribution), again = (jax.jit(lambda o: policy(start, o))(observation) for _ in range(2))
     _refuse(not _same((carry, distribution), again), _not_deterministic(f"{name}.__call__"))
     family = getattr(model.action_mechanism, "family", None)
     _refuse(
@@ -308,12 +327,6 @@ def _check_space(what: str, space: gymnasium.Space, values: Any) -> None:
         )
 
 
-def _twice(name: str, kernel: Callable[..., Any], *inputs: Any) -> Any:
-    value = kernel(*inputs)
-    _refuse(not _same(value, kernel(*inputs)), _not_deterministic(name))
-    return value
-
-
 def _not_deterministic(name: str) -> str:
     return (
         f"{name} gives different values for the same inputs. Take all chance from the noise `u`, and keep nothing "
@@ -340,7 +353,7 @@ def _refuse(condition: bool, message: str) -> None:
         raise CheckError(message)
 
 
-def _first(mask: np.ndarray) -> tuple[int, ...]:
+def _first(mask: Any) -> tuple[int, ...]:
     places = np.argwhere(np.asarray(mask))
     return tuple(int(i) for i in places[0]) if len(places) else ()
 

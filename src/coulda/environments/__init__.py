@@ -2,6 +2,7 @@
 
 from coulda.environments.bandit import contextual_bandit
 from coulda.environments.cassandra import CassandraError, CassandraFile, parse_cassandra, read_cassandra
+from coulda.environments.host import HostSimulator, SimulatorError
 from coulda.environments.linear_gaussian import LinearQuadratic
 from coulda.environments.sepsis import Sepsis
 from coulda.environments.tabular import TabularPOMDP, forest, tiger
@@ -9,8 +10,10 @@ from coulda.environments.tabular import TabularPOMDP, forest, tiger
 __all__ = [
     "CassandraError",
     "CassandraFile",
+    "HostSimulator",
     "LinearQuadratic",
     "Sepsis",
+    "SimulatorError",
     "TabularPOMDP",
     "contextual_bandit",
     "forest",

@@ -32,7 +32,8 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) 
         return run(batch)
     # Every device takes an equal share; what is missing is made up with the first element and dropped.
     fill = np.concatenate([np.arange(size), np.zeros(share * devices - size, np.int32)])
-    mesh = jax.make_mesh((devices,), ("batch",))
+    # Auto: a batch made inside a jitted program has no sharding yet, and shall get this one without asking.
+    mesh = jax.make_mesh((devices,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec("batch"), out_specs=PartitionSpec("batch"))
     padded = batch if share * devices == size else jax.tree.map(lambda x: x[fill], batch)
     return jax.tree.map(lambda x: x[:size], spread(padded))

@@ -1,0 +1,115 @@
+"""Counterfactual sepsis episodes a second: infer the noise of logged episodes, run policies on the same noise.
+
+Gumbel-max with one Gumbel a state, diabetes hidden and inferred, episodes of 20 steps logged by a physician who
+sees diabetes. Counts are of counterfactual episodes: one logged episode under one policy.
+"""
+
+import json
+import multiprocessing
+import resource
+import sys
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from benchmarks.harness import seconds
+from benchmarks.published_sepsis import episodes_per_second
+from coulda.environments import Sepsis
+from coulda.hindsight import Exact
+from coulda.planners import TabularPlanner, policy_iteration
+from coulda.policies import Tabular, Uniform
+from coulda.pomdp import Episode, Policy, batched, rollout
+
+CHUNK = 512
+"""Episodes at once; their [20, 90] Gumbels fit the cache."""
+
+
+def policies() -> tuple[Policy, ...]:
+    """Uniform, and three that look at the vitals."""
+    rng = np.random.default_rng(0)
+    return Uniform(8), *(Tabular(rng.dirichlet(np.full(8, 0.3), size=720)) for _ in range(3))
+
+
+@eqx.filter_jit
+def log_episodes(model: Sepsis, physician: TabularPlanner, keys: Array) -> Episode:
+    """What the physician leaves behind."""
+    return batched(lambda k: rollout(model, physician, model.scenario_prior.sample(k)).episode, keys, CHUNK)
+
+
+@eqx.filter_jit
+def counterfactual_returns(source: Exact, targets: tuple[Policy, ...], keys: Array, episodes: Episode) -> Array:
+    """Returns `[n, policies]`, every policy on the same noise."""
+    return batched(lambda pair: _returns(source, targets, *pair), (keys, episodes), CHUNK)
+
+
+@eqx.filter_jit
+def streamed_mean(source: Exact, targets: tuple[Policy, ...], keys: Array) -> Array:
+    """The mean returns where episodes are logged, explained and forgotten again: only keys are kept."""
+
+    def one(key: Array) -> Array:
+        noise = source.model.scenario_prior.sample(key)
+        return _returns(
+            source, targets, jax.random.fold_in(key, 1), rollout(source.model, source.behavior, noise).episode
+        )
+
+    return batched(one, keys, CHUNK).mean(0)
+
+
+def _returns(source: Exact, targets: tuple[Policy, ...], key: Array, episode: Episode) -> Array:
+    scenario = source.infer(key, episode)
+    return jnp.stack([rollout(source.model, policy, scenario).episode_return for policy in targets])
+
+
+def peak_megabytes(episodes: int) -> float:
+    """Peak memory of a fresh process that streams so many episodes."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_stream, (episodes,))
+
+
+def _stream(episodes: int) -> float:
+    source = Exact(Sepsis(reparameterization="gumbel_max"), behavior=Uniform(8))
+    jax.block_until_ready(streamed_mean(source, policies(), jax.random.split(jax.random.key(0), episodes)))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main(logged: int = 100_000, streamed: tuple[int, ...] = (10_000, 100_000, 1_000_000)) -> dict[str, Any]:
+    """Everything, as JSON."""
+    model = Sepsis(reparameterization="gumbel_max")
+    physician = policy_iteration(model, 0.99).planner.noisy(0.05)
+    source, targets = Exact(model, behavior=physician), policies()
+    episodes = log_episodes(model, physician, jax.random.split(jax.random.key(0), logged))
+    keys = jax.random.split(jax.random.key(1), logged)
+
+    def all_policies() -> None:
+        jax.block_until_ready(counterfactual_returns(source, targets, keys, episodes))
+
+    thousand = jax.tree.map(lambda leaf: jnp.repeat(leaf[:1000], 5, axis=0), episodes)
+
+    def as_published() -> None:
+        jax.block_until_ready(counterfactual_returns(source, targets[:1], keys[:5000], thousand))
+
+    whole, small = seconds(all_policies, repeats=3), seconds(as_published, repeats=3)
+    published = episodes_per_second()
+    return {
+        "devices": jax.local_device_count(),
+        "logged_episodes": logged,
+        "policies": len(targets),
+        "seconds": whole["warm"],
+        "compilation_seconds": whole["first_call"] - whole["warm"],
+        "counterfactual_episodes_per_second": logged * len(targets) / whole["warm"],
+        "seconds_for_1000_episodes_x_5": small["warm"],
+        "counterfactual_episodes_per_second_as_published": 5000 / small["warm"],
+        "published_algorithm_episodes_per_second": published,
+        "ratio": 5000 / small["warm"] / published,
+        "peak_megabytes": {str(n): peak_megabytes(n) for n in streamed},
+    }
+
+
+if __name__ == "__main__":
+    sizes = [int(argument) for argument in sys.argv[1:]]
+    print(json.dumps(main(*sizes[:1], *([tuple(sizes[1:])] if sizes[1:] else [])), indent=2))

@@ -1,0 +1,275 @@
+"""Corollary 3 and the posteriors behind it: exactly where noise can be enumerated, else by statistics."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coulda.environments import TabularPOMDP, tiger
+from coulda.hindsight import Exact, Prior
+from coulda.hindsight.exact import filter_states, finite_noise
+from coulda.hindsight.gaussian import gaussian_noise, smoothed_noise
+from coulda.noise import Categorical
+from coulda.policies import Tabular, Uniform
+from coulda.pomdp import Planner, Scenario, rollout
+from tests.zoo_pomdps import Steering, linear
+
+# A hidden bit that is seen through noise, moved by actions, and paid late. Every probability is a multiple of 1/3:
+# then six values (k + 1/2) / 6 of each uniform number *are* the distribution, for the prior and for every posterior,
+# since an interval of length 1/3, 2/3 or 1 is filled evenly by six points, and so is every third of it.
+THIRDS = TabularPOMDP(
+    initial=[1 / 3, 2 / 3],
+    transition=[[[2 / 3, 1 / 3], [1 / 3, 2 / 3]], [[1 / 3, 2 / 3], [0, 1]]],
+    observation=[[2 / 3, 1 / 3], [1 / 3, 2 / 3]],
+    reward=[[[0.0, 2.0], [0.0, 2.0]], [[-1.0, 3.0], [-1.0, 3.0]]],
+    horizon=2,
+    reparameterization="inverse_cdf",
+)
+GRID = (np.arange(6) + 0.5) / 6
+BEHAVIOR, TARGET = Tabular([[1, 0], [0, 1]]), Tabular([[0, 1], [1, 0]])
+
+
+def every_scenario():
+    """All values of U_s1, U_s2, U_s3, U_o1, U_o2; policies are deterministic, and o_3 comes after the last action."""
+    values = np.array(list(itertools.product(GRID, repeat=5)), np.float32)
+    n = len(values)
+    return Scenario(
+        initial=jnp.asarray(values[:, 0]),
+        transition=jnp.asarray(values[:, 1:3]),
+        observation=jnp.asarray(np.column_stack([values[:, 3:5], np.full(n, 0.5)])),
+        action=jnp.full((n, 2), 0.5),
+    )
+
+
+@eqx.filter_jit
+def returns(policy, scenarios):
+    return jax.vmap(lambda u: rollout(THIRDS, policy, u).episode_return)(scenarios)
+
+
+@eqx.filter_jit
+def counterfactual_value(episode, length, use_evidence):
+    """E[G of the target | h], exactly: over every hidden path by its probability, and every value of the noise."""
+    states, log_filter = filter_states(THIRDS, None, episode, length)
+    value, total = 0.0, 0.0
+    for path in itertools.product(range(2), repeat=3):
+        chosen = jax.tree.map(lambda leaf, path=path: leaf[jnp.arange(3), jnp.array(path)], states)
+        likelihood = jnp.exp(_path_log_prob(chosen, episode)) if use_evidence else _prior(path, episode)
+        fresh = every_scenario()
+        posterior = jax.vmap(lambda u, s=chosen: finite_noise(THIRDS, s, episode, u))(fresh)
+        value += likelihood * jax.vmap(lambda u: rollout(THIRDS, TARGET, u).episode_return)(posterior).mean()
+        total += likelihood
+    return value / total, log_filter
+
+
+def _prior(path, episode):
+    """The wrong posterior: hidden paths by the prior and the actions alone, as if nothing had been seen."""
+    log_prob = THIRDS.initial_logits[path[0]]
+    for t in range(2):
+        log_prob += THIRDS.transition_logits[episode.action[t], path[t], path[t + 1]]
+    return jnp.exp(log_prob)
+
+
+def _path_log_prob(states, episode):
+    log_prob = THIRDS.initial_log_prob(jax.tree.map(lambda leaf: leaf[0], states))
+    for t in range(3):
+        state = jax.tree.map(lambda leaf, t=t: leaf[t], states)
+        log_prob += THIRDS.observation_log_prob(episode.observation[t], state)
+        if t < 2:
+            following = jax.tree.map(lambda leaf, t=t: leaf[t + 1], states)
+            log_prob += THIRDS.transition_log_prob(state, episode.action[t], following)
+            paid = THIRDS.reward(state, episode.action[t], following)
+            log_prob += jnp.where(paid == episode.reward[t], 0.0, -jnp.inf)
+    return log_prob
+
+
+def evaluate_by_enumeration(use_evidence):
+    """CF-PE over all histories of the behavior policy, each with its probability."""
+    scenarios = every_scenario()
+    # The last observation is evidence as well: both of its values, each with half of the grid's weight.
+    thirds = [jnp.full_like(scenarios.observation[:, 2], u) for u in GRID]
+    logged = []
+    for u in thirds:
+        full = eqx.tree_at(lambda s: s.observation, scenarios, scenarios.observation.at[:, 2].set(u))
+        logged.append(jax.jit(jax.vmap(lambda s: rollout(THIRDS, BEHAVIOR, s).episode))(full))
+    episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *logged)
+    history = np.column_stack([episodes.observation, episodes.action, episodes.reward])
+    _, first, counts = np.unique(history, axis=0, return_index=True, return_counts=True)
+    value = 0.0
+    for i, count in zip(first, counts, strict=True):
+        episode = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), episodes)
+        value += count / len(history) * float(counterfactual_value(episode, jnp.int32(3), use_evidence)[0])
+    return value, float(returns(TARGET, scenarios).mean())
+
+
+def test_counterfactual_evaluation_is_unbiased_exactly():
+    """Corollary 3: the mean over histories of E[G^π | h] is E[G^π]."""
+    counterfactual, truth = evaluate_by_enumeration(use_evidence=True)
+    assert counterfactual == pytest.approx(truth, abs=1e-4)
+
+
+def test_counterfactual_evaluation_with_a_wrong_posterior_is_biased():
+    """The twin: hidden paths that ignore the evidence."""
+    counterfactual, truth = evaluate_by_enumeration(use_evidence=False)
+    assert abs(counterfactual - truth) > 0.02
+
+
+def test_the_filter_is_the_probability_of_the_history():
+    """log p(h) of the source, against a sum over all hidden paths, and all histories sum to one."""
+    scenarios = every_scenario()
+    episodes = jax.jit(jax.vmap(lambda s: rollout(THIRDS, BEHAVIOR, s).episode))(scenarios)
+    source = Exact(THIRDS).given(steps=2)
+    log_evidence = np.asarray(jax.jit(jax.vmap(source.log_evidence))(episodes))
+    history = np.column_stack([episodes.observation[:, :2], episodes.action[:, :1], episodes.reward[:, :1]])
+    _, first, counts = np.unique(history, axis=0, return_index=True, return_counts=True)
+    np.testing.assert_allclose(np.exp(log_evidence[first]), counts / len(history), atol=1e-5)
+
+
+def test_an_impossible_episode_has_no_evidence():
+    model = tiger(horizon=2, reparameterization="gumbel_max")
+    scenario = model.scenario_prior.sample(jax.random.key(0))
+    episode = rollout(model, Uniform(3), scenario).episode
+    odd = eqx.tree_at(lambda e: e.reward, episode, episode.reward + 0.5)
+    assert bool(jnp.isfinite(Exact(model).log_evidence(episode)))
+    assert float(Exact(model).log_evidence(odd)) == -jnp.inf
+    assert float(Exact(model).given(0).log_evidence(odd)) == 0.0
+
+
+def _evaluate(source, model, policy, episodes, seed):
+    keys = jax.random.split(jax.random.key(seed), episodes.action.shape[0])
+
+    @eqx.filter_jit
+    def run(source, model, policy, keys, episodes):
+        return jax.vmap(lambda k, e: rollout(model, policy, source.infer(k, e)).episode_return)(keys, episodes)
+
+    return np.asarray(run(source, model, policy, keys, episodes))
+
+
+def _log_of(model, actor, n, seed):
+    @eqx.filter_jit
+    def run(model, actor):
+        scenarios = jax.vmap(model.scenario_prior.sample)(jax.random.split(jax.random.key(seed), n))
+        return jax.vmap(lambda u: rollout(model, actor, u))(scenarios)
+
+    return run(model, actor)
+
+
+def test_counterfactual_evaluation_with_gumbels_is_unbiased():
+    """Corollary 3 by statistics: CF-PE and MB-PE of the tiger agree; with another model's posterior they do not."""
+    model = tiger(horizon=3, reparameterization="gumbel_max")
+    n = 20_000
+    # Listen, then open the door on the other side of what was heard; the log was made by a uniform policy.
+    target = Tabular([[0, 0, 1], [0, 1, 0], [1, 0, 0]])
+    episodes = _log_of(model, Uniform(3), n, seed=1).episode
+    prior = _evaluate(Prior(model), model, target, episodes, seed=2)
+    hindsight = _evaluate(Exact(model), model, target, episodes, seed=3)
+    error = np.sqrt(prior.var() / n + hindsight.var() / n)
+    # Four standard errors: false failure once in 16,000.
+    assert abs(hindsight.mean() - prior.mean()) < 4 * error
+    wrong = tiger(horizon=3, reparameterization="gumbel_max", accuracy=0.5)
+    biased = _evaluate(Exact(wrong), model, target, episodes, seed=3)
+    assert abs(biased.mean() - prior.mean()) > 4 * error
+
+
+class Physician(Planner):
+    """Opens the door without the tiger at once, with probability .9: its actions tell where the tiger is."""
+
+    def __call__(self, carry, state, observation):
+        probabilities = jnp.where(jnp.arange(3) == 2 - state.index, 0.9, 0.05)
+        return carry, Categorical(logits=jnp.log(probabilities))
+
+
+def test_a_planners_actions_are_evidence_of_what_it_saw():
+    """A log made by someone who sees more is confounded: exact with the planner given, biased without."""
+    model = tiger(horizon=2, reparameterization="gumbel_max")
+    n = 20_000
+    target = Tabular([[0, 1, 0], [0, 1, 0], [0, 1, 0]])
+    episodes = _log_of(model, Physician(), n, seed=1).episode
+    # Only o_1 … o_2, a_1 and not its reward, which would tell the rest.
+    blind = eqx.tree_at(lambda e: e.reward, episodes, jnp.zeros_like(episodes.reward))
+    silent = eqx.tree_at(lambda m: m.rewards, model, jnp.zeros_like(model.rewards))
+    truth = _evaluate(Prior(model), model, target, blind, seed=2)
+    known = _evaluate(Exact(silent, behavior=Physician()), model, target, blind, seed=3)
+    error = np.sqrt(2 * truth.var() / n)
+    # Four standard errors: false failure once in 16,000.
+    assert abs(known.mean() - truth.mean()) < 4 * error
+    unknown = Exact(silent).infer
+    hidden = jax.jit(jax.vmap(lambda k, e: model.initial(unknown(k, e).initial).index))
+    told = jax.jit(jax.vmap(lambda k, e: model.initial(Exact(silent, Physician()).infer(k, e).initial).index))
+    keys = jax.random.split(jax.random.key(5), n)
+    opened_left = np.asarray(episodes.action[:, 0]) == 1
+    right = np.asarray(_log_of(model, Physician(), n, seed=1).state.index[:, 0]) == 1
+    assert np.asarray(told(keys, blind))[opened_left].mean() == pytest.approx(right[opened_left].mean(), abs=0.02)
+    assert np.asarray(hidden(keys, blind))[opened_left].mean() < 0.7
+
+
+HIDDEN = linear(hidden=True)
+SHAPES = jax.eval_shape(HIDDEN.scenario_prior.sample, jax.random.key(0))
+
+
+def _scenario(u):
+    """All noise of states and observations from one vector."""
+    shapes = SHAPES.initial, SHAPES.transition, SHAPES.observation
+    parts = jnp.split(u, np.cumsum([shape.size for shape in shapes])[:-1])
+    return Scenario(*(p.reshape(s.shape) for p, s in zip(parts, shapes, strict=True)), action=jnp.zeros((4, 1)))
+
+
+def _flat(scenario):
+    return jnp.concatenate([jnp.ravel(x) for x in (scenario.initial, scenario.transition, scenario.observation)])
+
+
+def _observation_matrix():
+    """M with o = M u + constant, `[T + 1, all noise]`."""
+
+    def observations(u):
+        noise = _scenario(u)
+        state, seen = HIDDEN.initial_scale @ noise.initial, []
+        for t in range(HIDDEN.horizon + 1):
+            seen.append(HIDDEN.observe(state, noise.observation[t]))
+            if t < HIDDEN.horizon:
+                state = HIDDEN.A @ state + HIDDEN.transition_scale @ noise.transition[t]
+        return jnp.concatenate(seen)
+
+    size = SHAPES.initial.size + SHAPES.transition.size + SHAPES.observation.size
+    return np.asarray(jax.jit(jax.jacfwd(observations))(jnp.zeros(size)), float)
+
+
+def test_smoothing_is_the_gaussian_conditional_mean():
+    """E[u | o] by Kalman smoothing, against one dense linear solve over all noise and all observations."""
+    matrix, residual = _observation_matrix(), np.random.default_rng(0).normal(size=5)
+    smooth = jax.jit(lambda o, seen: _flat(smoothed_noise(HIDDEN, o, seen)))
+    for seen in (np.arange(5) < 5, np.arange(5) < 2, np.array([True, False, True, False, True])):
+        rows = matrix[seen]
+        expected = rows.T @ np.linalg.solve(rows @ rows.T, residual[seen])
+        found = smooth(jnp.asarray(residual[:, None], jnp.float32), jnp.asarray(seen))
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("length", [0, 2, 5])
+def test_gaussian_draws_have_the_posterior_covariance(length):
+    """A draw is J u⁺ + constant of a fresh u⁺, so its covariance J Jᵀ is known: I - Mᵀ(M Mᵀ)⁻¹M of what was seen."""
+    episode = jax.tree.map(lambda leaf: leaf[0], _log_of(HIDDEN, Steering(0.4, 1, 1), 1, seed=0).episode)
+    rows = _observation_matrix()[:length]
+
+    def transported(u):
+        return _flat(gaussian_noise(HIDDEN, episode, jnp.int32(length), _scenario(u))[0])
+
+    jacobian = np.asarray(jax.jit(jax.jacfwd(transported))(jnp.zeros(rows.shape[1])), float)
+    expected = np.eye(rows.shape[1]) - rows.T @ np.linalg.solve(rows @ rows.T, rows)
+    np.testing.assert_allclose(jacobian @ jacobian.T, expected, atol=2e-5)
+
+
+def test_what_exact_cannot_do_is_refused():
+    class Strange(Steering):
+        pass
+
+    with pytest.raises(TypeError, match="no exact posterior is known for Strange"):
+        Exact(Strange(0.1, 1, 1))
+    with pytest.raises(TypeError, match="only policies are exact"):
+        Exact(linear(hidden=True), behavior=Physician())
+    with pytest.raises(ValueError, match="0 or more steps"):
+        Exact(THIRDS).given(-1)
+    with pytest.raises(TypeError, match="log_evidence is for finite models"):
+        Exact(linear(hidden=True)).log_evidence(None)

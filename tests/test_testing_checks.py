@@ -1,0 +1,292 @@
+"""The public checks pass on a good part and catch each way of breaking it, with a message that says what to mend."""
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coulda import SCM, Mechanism, Normal
+from coulda.environments import TabularPOMDP
+from coulda.mechanisms import Additive
+from coulda.noise import Categorical, Uniform
+from coulda.pomdp import POMDP, GumbelMaxAction, Planner, Policy
+from coulda.testing import CheckError, check_policy, check_pomdp, check_scm
+
+
+class Boat(POMDP):
+    """A boat on a windy line, seen roughly."""
+
+    horizon: int = eqx.field(static=True, default=3)
+    action_mechanism: GumbelMaxAction = GumbelMaxAction(2)  # pyright: ignore[reportIncompatibleVariableOverride]
+    observation_space = gymnasium.spaces.Box(-50.0, 50.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    initial_noise = Uniform(-1.0, 1.0)
+    transition_noise = Uniform(-1.0, 1.0)
+    observation_noise = Uniform(-1.0, 1.0)
+
+    def initial(self, u):
+        return {"place": u, "time": jnp.int32(0)}
+
+    def transition(self, state, action, u):
+        return {"place": state["place"] + action.astype(float) + u, "time": state["time"] + 1}
+
+    def reward(self, state, action, next_state):
+        return -jnp.abs(next_state["place"])
+
+    def observe(self, state, u):
+        return state["place"][None] + u
+
+    def observation_log_prob(self, observation, state):
+        return Uniform(-1.0, 1.0).log_prob(observation[0] - state["place"])
+
+
+class Forgetful(Boat):
+    def transition(self, state, action, u):
+        return {"place": state["place"] + u}
+
+
+class Rounding(Boat):
+    def transition(self, state, action, u):
+        return {"place": jnp.round(state["place"]).astype(int), "time": state["time"]}
+
+
+class TakesAKey(Boat):
+    def transition(self, state, action, u):
+        gust = jax.random.normal(jax.random.key(3))
+        return {"place": state["place"] + gust, "time": state["time"] + 1}
+
+
+class Moody(Boat):
+    def observe(self, state, u):
+        return state["place"][None] + float(np.random.default_rng().normal())
+
+
+class Bottomless(Boat):
+    def reward(self, state, action, next_state):
+        return jnp.log(next_state["place"])
+
+
+class WholeRewards(Boat):
+    def reward(self, state, action, next_state):
+        return jnp.int32(1)
+
+
+class TwoRewards(Boat):
+    def reward(self, state, action, next_state):
+        return jnp.zeros(2)
+
+
+class NumberedEnd(Boat):
+    def terminal(self, state):
+        return state["time"]
+
+
+class OverAtOnce(Boat):
+    def terminal(self, state):
+        return state["time"] >= 0
+
+
+class OutOfSight(Boat):
+    observation_space = gymnasium.spaces.Box(-0.5, 0.5, (1,), np.float32)
+
+
+class WrongShape(Boat):
+    observation_space = gymnasium.spaces.Box(-50.0, 50.0, (2,), np.float32)
+
+
+class OtherActions(Boat):
+    action_mechanism: GumbelMaxAction = GumbelMaxAction(4)  # pyright: ignore[reportIncompatibleVariableOverride]
+    action_space = gymnasium.spaces.Discrete(4, start=10)
+
+
+class NoTime(Boat):
+    horizon: int = eqx.field(static=True, default=0)
+
+
+class NotNoise(Boat):
+    transition_noise = 0.5
+
+
+class SureOfItself(Boat):
+    def observation_log_prob(self, observation, state):
+        return jnp.where(observation[0] == state["place"], 0.0, -jnp.inf)
+
+
+def test_a_good_model_passes():
+    check_pomdp(Boat())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Forgetful, "transition turns a state .*time.* Keep structure"),
+        (Rounding, "transition turns a state .*Keep structure, shapes and dtypes"),
+        (TakesAKey, "transition draws random numbers itself .* take them from `u`"),
+        (Moody, "observe gives different values for the same inputs"),
+        (Bottomless, "reward is .*nan.* Rewards must be finite"),
+        (WholeRewards, r"reward is int32\[\]; return a float scalar"),
+        (TwoRewards, r"reward is float32\[2\]; return a float scalar"),
+        (NumberedEnd, r"terminal is int32\[\]; return a boolean scalar"),
+        (OverAtOnce, "every episode is over before its first step"),
+        (OutOfSight, "observation .* is not in Box.* Correct `observation_space`"),
+        (WrongShape, "observation .* is not in Box"),
+        (OtherActions, "action .* is not in Discrete.* Correct `action_space`"),
+        (NoTime, "horizon is 0; make it an int of at least 1"),
+        (NotNoise, "transition_noise is a float; return a NoiseDistribution"),
+        (SureOfItself, "observation_log_prob is .*inf.* for an observation that `observe` gave"),
+    ],
+)
+def test_a_broken_model_is_caught(model, message):
+    with pytest.raises(CheckError, match=message):
+        check_pomdp(model())
+
+
+def test_something_else_is_not_a_pomdp():
+    with pytest.raises(CheckError, match="is not a POMDP"):
+        check_pomdp("a boat")  # pyright: ignore[reportArgumentType]
+
+
+class WrongTable(TabularPOMDP):
+    def tables(self):
+        transition, reward, terminal = super().tables()
+        return transition[:, ::-1], reward, terminal
+
+
+class WrongPosterior(TabularPOMDP):
+    def transition_posterior(self, state, action, next_state, fresh):
+        return fresh
+
+
+class FewerStates(TabularPOMDP):
+    def states(self, previous_action, observation):
+        return jax.tree.map(lambda leaf: leaf[:1], super().states(previous_action, observation))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (WrongTable, "transition_log_prob, the transition table and `transition` disagree"),
+        (WrongPosterior, "transition_posterior gives noise that does not replay"),
+        (FewerStates, "lacks the true state"),
+    ],
+)
+def test_a_broken_finite_model_is_caught(model, message):
+    tables = [0.5, 0.5], [[[0.9, 0.1], [0.3, 0.7]]], [[0.8, 0.2], [0.4, 0.6]], [0.0, 1.0]
+    with pytest.raises(CheckError, match=message):
+        check_pomdp(model(*tables, horizon=3, reparameterization="gumbel_max"))
+
+
+class Calm(Policy):
+    """A good policy."""
+
+    def initial_carry(self):
+        return jnp.zeros(1)
+
+    def __call__(self, carry, observation):
+        carry = 0.5 * (carry + observation)
+        return carry, Categorical(logits=jnp.concatenate([carry, -carry]))
+
+
+class Growing(Calm):
+    def __call__(self, carry, observation):
+        return jnp.concatenate([carry, observation]), Categorical(logits=jnp.zeros(2))
+
+
+class Counting(Calm):
+    def remember(self, carry, action, reward):
+        return carry.astype(int)
+
+
+class Continuous(Calm):
+    def __call__(self, carry, observation):
+        return carry, Normal(jnp.zeros(2), jnp.ones(2))
+
+
+class Lost(Calm):
+    def __call__(self, carry, observation):
+        return carry, Categorical(logits=jnp.full(2, jnp.nan))
+
+
+class Dicing(Calm):
+    def __call__(self, carry, observation):
+        return carry, Categorical(logits=jax.random.normal(jax.random.key(0), (2,)))
+
+
+class Fickle(Calm):
+    def __call__(self, carry, observation):
+        return carry, Categorical(logits=jnp.asarray(np.random.default_rng().normal(size=2), jnp.float32))
+
+
+class Seer(Planner):
+    def __call__(self, carry, state, observation):
+        return carry, Categorical(logits=jnp.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (Growing, r"__call__ gives a carry float32\[2\]; initial_carry is float32\[1\]"),
+        (Counting, "remember gives a carry int32"),
+        (Continuous, "returns a Normal; the model's GumbelMaxAction takes a Categorical"),
+        (Lost, "probability zero or NaN"),
+        (Dicing, "Dicing.__call__ draws random numbers itself"),
+        (Fickle, "Fickle.__call__ gives different values for the same inputs"),
+        (Seer, "sees the state"),
+    ],
+)
+def test_a_broken_policy_is_caught(policy, message):
+    with pytest.raises(CheckError, match=message):
+        check_policy(policy(), Boat())
+
+
+def test_a_good_policy_passes():
+    check_policy(Calm(), Boat())
+
+
+def test_a_leak_of_the_state_is_caught():
+    """A model and a policy that whisper: the state is put aside in `observe` and picked up by the policy."""
+    aside = [jnp.float32(0)]
+
+    class Whispering(Boat):
+        def observe(self, state, u):
+            aside[0] = state["place"]
+            return super().observe(state, u)
+
+    class Listening(Calm):
+        def __call__(self, carry, observation):
+            whispered = aside[0]
+            aside[0] = jnp.float32(0)
+            return carry, Categorical(logits=jnp.stack([whispered, -whispered]))
+
+    with pytest.raises(CheckError, match=r"not in the history, such as the hidden state|different values"):
+        check_policy(Listening(), Whispering())
+
+
+def _scm(mechanism):
+    return SCM({"X": Normal(), "Y": Normal()}, {"X": Mechanism((), lambda u: u), "Y": mechanism})
+
+
+def test_a_good_scm_passes():
+    check_scm(_scm(Mechanism(("X",), lambda x, u: x + u)))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "message"),
+    [
+        (
+            Mechanism(("X",), lambda x, u: x + jax.random.normal(jax.random.key(1))),
+            "mechanism 'Y' draws random numbers itself",
+        ),
+        (
+            Mechanism(("X",), lambda x, u: x + float(np.random.default_rng().normal())),
+            "mechanism 'Y' gives different values",
+        ),
+        (Mechanism(("X",), lambda x, u: jnp.log(x)), "'Y' is not finite for some noise"),
+        (Additive(("X",), lambda x, u: x + u, lambda x: 2 * x), "posterior of 'Y' gives noise that does not reproduce"),
+    ],
+)
+def test_a_broken_scm_is_caught(mechanism, message):
+    with pytest.raises(CheckError, match=message):
+        check_scm(_scm(mechanism))
