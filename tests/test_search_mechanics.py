@@ -12,6 +12,7 @@ from coulda.hindsight import Exact, Prior, ScenarioSource
 from coulda.noise import Categorical, Normal
 from coulda.planners import LinearPlanner
 from coulda.planners.mixture import ExpertMixture, ExpertSchedule
+from coulda.planners.problem import PlanningProblem
 from coulda.policies import Tabular, Uniform
 from coulda.pomdp import Planner, Scenario, rollout
 from coulda.search import PolicySearch
@@ -130,8 +131,35 @@ def test_logged_probabilities_are_those_of_the_actions_that_a_mixture_takes():
 
 def test_beta_decays_exponentially_in_episodes():
     schedule = ExpertSchedule(Knowing(), 0.8, time_constant=100.0)
-    betas = [schedule(policy(), None, jnp.int32(n)).beta for n in (0, 100, 1000)]
+    problems = [PlanningProblem(policy(), None, jnp.int32(0), jnp.int32(n)) for n in (0, 100, 1000)]
+    betas = [schedule(problem).beta for problem in problems]
     np.testing.assert_allclose(betas, 0.8 * np.exp([0.0, -1.0, -10.0]), rtol=1e-5)
+
+
+class Told(Planner):
+    """Opens the door that it was told to."""
+
+    door: jax.Array
+
+    def __call__(self, carry, state, observation):
+        return carry, Categorical(logits=jnp.where(jnp.arange(3) == self.door, 0.0, -jnp.inf))
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_an_expert_may_search_on_the_host_for_each_scenario(honest):
+    model, asked = tiger(horizon=1, reparameterization="gumbel_max"), []
+
+    def experts(scenarios):
+        tigers = np.asarray(jax.vmap(model.initial)(scenarios.initial).index)
+        asked.append(set(tigers))
+        doors = jnp.asarray(2 - tigers if honest else 1 + tigers)
+        return eqx.Partial(lambda doors, number: Told(doors[number]), doors)
+
+    planner = ExpertSchedule(experts, 1.0, time_constant=1e9)
+    search = PolicySearch(model, model, Prior(model), SGD, planner, num_episodes=8)
+    _, info = search.step(jax.random.key(0), search.init(policy()))
+    assert asked == [{0, 1}], "once a step, for all of its scenarios"
+    assert info.objective.planner_return == (10 if honest else -100)
 
 
 def test_mistakes_are_named():

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from coulda.environments import TabularPOMDP, contextual_bandit
+from coulda.experiments.worlds import hidden_bit_model
 from coulda.hindsight import Exact, Prior
 from coulda.planners.dynamic_programming import finite_horizon
 from coulda.planners.mixture import ExpertSchedule
@@ -82,27 +83,9 @@ def test_two_step_reward(see_the_step):
 # model's prior guesses 0, worth 0.1. Only hindsight can know.
 
 
-@cache
-def hidden_bit(probability: float) -> TabularPOMDP:
-    zero, one, was_zero, was_one = range(4)
-    transition = np.zeros((2, 4, 4))
-    transition[:, [zero, one, was_zero, was_one], [was_zero, was_one, was_zero, was_one]] = 1
-    reward = np.zeros((2, 4, 1))
-    reward[0, zero] = reward[1, one] = 1
-    return TabularPOMDP(
-        [1 - probability, probability, 0, 0],
-        transition,
-        observation=np.eye(3)[[0, 0, 1, 2]],
-        reward=reward,
-        horizon=1,
-        reparameterization="gumbel_max",
-        terminal=[False, False, True, True],
-    )
-
-
 @pytest.mark.parametrize("normalization", ["scenario", "batch"])
 def test_a_hidden_bit_revealed_late(normalization):
-    environment, model = hidden_bit(0.9), hidden_bit(0.1)
+    environment, model = hidden_bit_model(0.9), hidden_bit_model(0.1)
     hindsight = Exact(model)
     values = {}
     for name, source in {"CF-GPS": hindsight, "GPS-like": hindsight.given(1), "MB-PS": Prior(model)}.items():

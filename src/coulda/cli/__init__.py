@@ -15,6 +15,7 @@ from rich.console import Console
 COMMANDS = {
     "demo": "tell the whole story, end to end",
     "episodes": "look at a log of episodes, check it, convert it",
+    "search": "find a policy on counterfactual trajectories",
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from coulda.noise import Categorical
+from coulda.planners.problem import Experts, PlanningProblem
 from coulda.pomdp import Actor, Planner, Policy, Scenario
 from coulda.pomdp.actors import choose
 
@@ -50,16 +51,17 @@ class ExpertSchedule(eqx.Module):
     """The mixture with β = `beta` · exp(-episodes / `time_constant`) (paper: 10⁵ episodes).
 
     Args:
-        expert: λ_e, a policy or a planner.
+        expert: λ_e: a policy or a planner; or a function that searches on the host and gives each scenario of a batch
+            an expert of its own, such as `lambda scenarios: solver_planners(scenarios.initial, num_boxes)`.
         beta: at the first episode, a probability.
         time_constant: in episodes.
     """
 
-    expert: Actor
+    expert: Any
     beta: Array
     time_constant: Array
 
-    def __init__(self, expert: Actor, beta: float = 1.0, time_constant: float = 1e5):
+    def __init__(self, expert: Actor | Experts, beta: float | Array = 1.0, time_constant: float | Array = 1e5):
         if not 0 <= beta <= 1:
             raise ValueError(f"beta is a probability, between 0 and 1; got {beta}.")
         if not time_constant > 0:
@@ -67,7 +69,14 @@ class ExpertSchedule(eqx.Module):
         self.expert = expert
         self.beta, self.time_constant = jnp.asarray(beta, float), jnp.asarray(time_constant, float)
 
-    def __call__(self, policy: Policy, scenario: Scenario, episodes: Array) -> ExpertMixture:  # noqa: ARG002
-        """The mixture of the expert with this policy, after so many episodes; in every scenario the same."""
-        beta = self.beta * jnp.exp(-episodes.astype(self.beta.dtype) / self.time_constant)
-        return ExpertMixture(self.expert, policy, beta)
+    def prepared(self, scenarios: Scenario) -> "ExpertSchedule":
+        """After the search for the experts of these scenarios, if there is one."""
+        if isinstance(self.expert, Policy | Planner):
+            return self
+        return ExpertSchedule(self.expert(scenarios), self.beta, self.time_constant)
+
+    def __call__(self, problem: PlanningProblem) -> ExpertMixture:
+        """The mixture of the scenario's expert with π^k, after so many episodes."""
+        expert = self.expert if isinstance(self.expert, Policy | Planner) else self.expert(problem.number)
+        beta = self.beta * jnp.exp(-problem.episodes.astype(self.beta.dtype) / self.time_constant)
+        return ExpertMixture(expert, problem.policy, beta)

@@ -18,8 +18,9 @@ from jax.scipy.linalg import solve_triangular
 
 from coulda.mechanisms import category_at
 from coulda.noise import Independent, Normal, Uniform
+from coulda.planners.problem import PlanningProblem
 from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
-from coulda.pomdp import ActionMechanism, LocationScaleAction, Policy, Scenario
+from coulda.pomdp import ActionMechanism, LocationScaleAction
 from coulda.pomdp.observed import ObservedPOMDP
 
 
@@ -148,9 +149,9 @@ class RegulatorPlanner(eqx.Module):
     model: LinearSCM
     scale: Array = eqx.field(converter=lambda value: jnp.asarray(value, float))
 
-    def __call__(self, policy: Policy, scenario: Scenario, episodes: Array) -> AffinePlanner:  # noqa: ARG002
-        """The regulator of this scenario, whatever the policy."""
-        W = jax.vmap(self.model.coefficients)(scenario.transition)
+    def __call__(self, problem: PlanningProblem) -> AffinePlanner:
+        """The regulator of the problem's scenario, whatever the policy."""
+        W = jax.vmap(self.model.coefficients)(problem.scenario.transition)
         n = self.model.Q.shape[0]
         A, B, c = W[..., :n], W[..., n:-1], W[..., -1]
         return time_varying_lqr(A, B, c, self.model.Q, self.model.R, scale=self.scale)

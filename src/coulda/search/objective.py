@@ -8,7 +8,8 @@ normalization is named: "batch" is the equation as written, up to a constant; "s
 trajectories with each other, so that a scenario in which every return is high does not drown the others.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -66,7 +67,12 @@ class Regression(eqx.Module):
             raise ValueError(f"temperature must be positive; got {self.temperature}.")
 
     def gradient(
-        self, key: Array, model: POMDP, policy: Policy, planner: Any, scenarios: Scenario
+        self,
+        key: Array,
+        model: POMDP,
+        policy: Policy,
+        planner: Callable[[Array, Scenario], Actor],
+        scenarios: Scenario,
     ) -> tuple[Policy, RegressionInfo]:
         """The ascent direction of equation 1 at π = π^k, in scenarios `[S, ...]`. Consumes `key`.
 
@@ -74,12 +80,14 @@ class Regression(eqx.Module):
             key: for fresh action noise, and for resampling.
             model: the SCM we believe in.
             policy: π^k.
-            planner: λ for one scenario, a function of it.
+            planner: λ for one scenario, a function of its place in the batch and of it.
             scenarios: `[S, ...]`.
         """
         key_actions, key_resample = jax.random.split(key)
-        keys = jax.random.split(key_actions, _size(scenarios))
-        trajectories = jax.vmap(lambda k, u: self._trajectories(k, model, planner(u), u))(keys, scenarios)
+        numbers = jnp.arange(jax.tree.leaves(scenarios)[0].shape[0])
+        keys = jax.random.split(key_actions, numbers.size)
+        run = lambda key, number, u: self._trajectories(key, model, planner(number, u), u)
+        trajectories = jax.vmap(run)(keys, numbers, scenarios)
         return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample))
 
     def gradient_on(self, policy: Policy, trajectories: Episode, noise: Array) -> tuple[Policy, RegressionInfo]:
@@ -183,7 +191,3 @@ def weighted_log_likelihood(policy: Policy, trajectories: Episode, weights: Arra
 def _divide(a: Array, b: Array) -> Array:
     """The quotient, and 0 for 0 / 0."""
     return a / jnp.where(b > 0, b, 1.0)
-
-
-def _size(tree: Any) -> int:
-    return jax.tree.leaves(tree)[0].shape[0]

@@ -1,6 +1,7 @@
 """`PolicySearch`: the procedure CF-GPS of Algorithm 1, and with other scenario sources MB-PS and GPS-like search."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -10,11 +11,9 @@ import optax
 from jax import Array
 
 from coulda.hindsight import ScenarioSource
+from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
 from coulda.search.objective import Regression
-
-PlannerFor = Callable[[Policy, Scenario, Array], Actor]
-"""λ for one scenario, given π^k and the number of episodes seen so far (for schedules)."""
 
 Learn = Callable[[Array, ScenarioSource, Scenario, Episode], ScenarioSource]
 """(key, source, u, h) -> source: train the source on privileged pairs, `[N, ...]`: the true u of each logged h."""
@@ -24,9 +23,17 @@ class Objective(Protocol):
     """How trajectories improve the policy: `Regression` (equation 1) or `ValueGradient` (SVG)."""
 
     def gradient(
-        self, key: Array, model: POMDP, policy: Policy, planner: Callable[[Scenario], Actor], scenarios: Scenario
+        self,
+        key: Array,
+        model: POMDP,
+        policy: Policy,
+        planner: Callable[[Array, Scenario], Actor],
+        scenarios: Scenario,
     ) -> tuple[Policy, Any]:
-        """The ascent direction in scenarios `[S, ...]`, and what a person wants to know of it."""
+        """The ascent direction in scenarios `[S, ...]`, and what a person wants to know of it.
+
+        `planner` is λ for one scenario, a function of its place in the batch and of it.
+        """
         ...
 
 
@@ -67,8 +74,8 @@ class PolicySearch(eqx.Module):
         environment: the real world, in which the behavior policy μ collects episodes.
         model: the SCM we believe in, in which the planner acts. The environment is never asked for it.
         scenarios: p(U | h_t) over the model. A source with a `behavior` is told who acted as μ changes.
-        planner: λ: an actor, or a function of (π^k, scenario, episodes so far) that returns one, such as
-            `ExpertSchedule`; π^k itself by default.
+        planner: λ: an actor, or a function that returns one for a `PlanningProblem`, such as `ExpertSchedule`; π^k
+            itself by default.
         optimizer: of the policy's parameters, climbing: it is given the negated gradient, as optax expects.
         objective: `Regression(...)`, or `ValueGradient()`.
         num_episodes: N, logged a step; one scenario is inferred from each.
@@ -104,7 +111,8 @@ class PolicySearch(eqx.Module):
         if self.learn is not None:
             state = eqx.tree_at(lambda s: s.source, state, _learn(self.learn, key_learn, state.source, u, episodes))
         scenarios = self.infer(key_infer, state, episodes)
-        state, gradient_norm, info = self.improve(key_improve, state, scenarios)
+        search = replace(self, planner=prepared(self.planner, scenarios))
+        state, gradient_norm, info = search.improve(key_improve, state, scenarios)
         staleness = (state.updates - 1) % self.refresh
         return state, SearchInfo(jnp.mean(episodes.episode_return), staleness, gradient_norm, info)
 
@@ -129,9 +137,12 @@ class PolicySearch(eqx.Module):
 
     @eqx.filter_jit
     def improve(self, key: Array, state: SearchState, scenarios: Scenario) -> tuple[SearchState, Array, Any]:
-        """π^{k+1} from scenarios `[N, ...]`; also the gradient's norm and the objective's info."""
+        """π^{k+1} from scenarios `[N, ...]`; also the gradient's norm and the objective's info.
+
+        A planner that searches on the host must have been `prepared` for these scenarios, as `step` does.
+        """
         policy = state.policy
-        planner = lambda scenario: self.planner_for(policy, scenario, state.episodes)
+        planner = lambda number, u: self.planner_for(PlanningProblem(policy, u, number, state.episodes))
         gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios)
         descent = jax.tree.map(jnp.negative, gradient)
         parameters = eqx.filter(policy, eqx.is_inexact_array)
@@ -148,13 +159,13 @@ class PolicySearch(eqx.Module):
         )
         return updated, optax.tree.norm(gradient), info
 
-    def planner_for(self, policy: Policy, scenario: Scenario, episodes: Array) -> Actor:
+    def planner_for(self, problem: PlanningProblem) -> Actor:
         """λ in one scenario."""
         if self.planner is None:
-            return policy
+            return problem.policy
         if isinstance(self.planner, Policy | Planner):
             return self.planner
-        return self.planner(policy, scenario, episodes)
+        return self.planner(problem)
 
 
 # Programs that depend on one part of a search are compiled for that part alone, and shared by searches that have it.

@@ -33,7 +33,7 @@ class ValueGradient(eqx.Module):
         key: Array,  # noqa: ARG002 (all noise is in the scenarios)
         model: POMDP,
         policy: Policy,
-        planner: Callable[[Scenario], Actor],  # noqa: ARG002
+        planner: Callable[[Array, Scenario], Actor],  # noqa: ARG002
         scenarios: Scenario,
     ) -> tuple[Policy, ValueGradientInfo]:
         """The mean of ∂G/∂θ over scenarios `[S, ...]`."""

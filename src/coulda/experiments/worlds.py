@@ -1,0 +1,134 @@
+"""Small worlds to search in: an environment, the model we believe in, hindsight over it, a policy and an expert.
+
+A world of your own is a function without arguments that returns a `World`, named to the command line as
+`package.module:function`.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextual_bandit, tiger
+from coulda.hindsight import Exact, Prior, ScenarioSource
+from coulda.planners import finite_horizon, lqr
+from coulda.policies import Tabular
+from coulda.policies.trainable import LinearGaussian, Recurrent
+from coulda.pomdp import POMDP, Policy
+
+
+@dataclass(frozen=True)
+class World:
+    """What a search needs to be told."""
+
+    environment: POMDP
+    model: POMDP
+    hindsight: ScenarioSource
+    """p(U | h_T) over the model."""
+    policy: Callable[[Array], Policy]
+    """π^0, from a key."""
+    expert: Any = None
+    """A policy or planner λ_e, where one is known."""
+
+    def source(self, scenarios: str) -> ScenarioSource:
+        """Where the scenarios come from: "prior" (MB-PS), "first-observation" (GPS-like) or "hindsight" (CF-GPS)."""
+        if scenarios == "prior":
+            return Prior(self.model)
+        if scenarios == "first-observation":
+            return self.hindsight.given(1)
+        if scenarios == "hindsight":
+            return self.hindsight
+        raise ValueError(f"scenarios is {scenarios!r}; name one of 'prior', 'first-observation', 'hindsight'.")
+
+
+def bandit() -> World:
+    """Two contexts, two actions, and a chance of success that depends on both. The best policy earns 0.75."""
+    outcome = np.array([[[0.2, 0.8], [0.6, 0.4]], [[0.7, 0.3], [0.3, 0.7]]])
+    model = contextual_bandit([0.5, 0.5], outcome, [0.0, 1.0], reparameterization="gumbel_max")
+    policy = Tabular(np.full((4, 2), 0.5))
+    return World(model, model, Exact(model), lambda _: policy, finite_horizon(model).planner)
+
+
+def hidden_bit() -> World:
+    """Guess a bit that is revealed after the guess: 1 in 90% of the environment's episodes and 10% of the model's."""
+    environment, model = (hidden_bit_model(probability) for probability in (0.9, 0.1))
+    policy = Tabular(np.full((3, 2), 0.5))
+    return World(environment, model, Exact(model), lambda _: policy)
+
+
+def tiger_world() -> World:
+    """Listen, and open the door without the tiger; the policy remembers."""
+    model = tiger(horizon=4, reparameterization="gumbel_max")
+    spaces: Any = model.observation_space, model.action_space
+    return World(model, model, Exact(model), lambda key: Recurrent(key, *spaces), finite_horizon(model).planner)
+
+
+def sepsis() -> World:
+    """Treat patients of whom 20% are diabetic; the model believes that 80% are. The expert sees who is."""
+    environment, model = (Sepsis(reparameterization="gumbel_max", diabetes=p) for p in (0.2, 0.8))
+    policy = Tabular(np.full((720, 8), 1 / 8))
+    return World(environment, model, Exact(model), lambda _: policy, finite_horizon(environment).planner)
+
+
+def linear() -> World:
+    """Bring a noisy linear system to zero. It begins at about 1; the model believes that it begins at about 0."""
+    environment, model = (
+        LinearQuadratic(
+            A=[[1.0, 0.1], [0.0, 1.0]],
+            B=[[0.0], [0.1]],
+            Q=np.diag([1.0, 0.1]),
+            R=[[0.01]],
+            horizon=20,
+            initial_mean=mean,
+            initial_scale=0.3 * np.eye(2),
+            transition_scale=0.05 * np.eye(2),
+        )
+        for mean in ([1.0, 0.0], [0.0, 0.0])
+    )
+    gains = lqr(model.A, model.B, model.Q, model.R, scale=1.0)
+    return World(environment, model, Exact(model), lambda _: LinearGaussian.zero(2, 1), gains.planner)
+
+
+WORLDS: dict[str, Callable[[], World]] = {
+    "bandit": bandit,
+    "hidden-bit": hidden_bit,
+    "tiger": tiger_world,
+    "sepsis": sepsis,
+    "linear": linear,
+}
+
+
+def find_world(name: str) -> World:
+    """A world by its name, or by `module:function`."""
+    if name in WORLDS:
+        return WORLDS[name]()
+    module, _, function = name.partition(":")
+    if not function:
+        raise ValueError(f"there is no world '{name}'; the worlds are {', '.join(WORLDS)}, or package.module:function.")
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except AttributeError as error:
+        raise ValueError(f"module '{module}' has no function '{function}' that returns a World.") from error
+    if not isinstance(made, World):
+        raise ValueError(f"{name} returned a {type(made).__name__}; it must return a coulda.experiments.worlds.World.")
+    return made
+
+
+def hidden_bit_model(probability: float) -> TabularPOMDP:
+    """One step: 1 is paid for guessing a bit that is 1 with this probability, and that is seen afterwards."""
+    transition = np.zeros((2, 4, 4))
+    transition[:, range(4), [2, 3, 2, 3]] = 1
+    reward = np.zeros((2, 4, 1))
+    reward[0, 0] = reward[1, 1] = 1
+    return TabularPOMDP(
+        [1 - probability, probability, 0, 0],
+        transition,
+        observation=np.eye(3)[[0, 0, 1, 2]],
+        reward=reward,
+        horizon=1,
+        reparameterization="gumbel_max",
+        terminal=[False, False, True, True],
+    )
