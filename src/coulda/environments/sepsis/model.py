@@ -139,7 +139,8 @@ class Sepsis(FinitePOMDP):
         """From the table, where diabetes stays and the treatments are the action's."""
         treated = next_state.observed % NUM_TREATMENTS == kernel.treatment_bits(action)
         possible = treated & (next_state.diabetic == state.diabetic)
-        log_prob = self._before(state, action).log_probs[next_state.observed // NUM_TREATMENTS]
+        vitals = next_state.observed // NUM_TREATMENTS
+        log_prob = self.log_probs[state.diabetic, action, state.observed, vitals]
         return jnp.where(possible, log_prob, -jnp.inf)
 
     def initial_posterior(self, state: SepsisState, fresh: dict[str, Array]) -> dict[str, Array]:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from coulda.environments.sepsis import kernel
 from coulda.environments.sepsis.kernel import CELL_MIDDLES, CELL_WEIGHTS, NUM_VITALS, Coins
+from coulda.environments.sokoban.noise import scramble
 from coulda.mechanisms import gumbel_argmax, gumbel_given_argmax
 from coulda.noise import Categorical, Independent, NoiseDistribution, Uniform
 from coulda.pomdp import choice
@@ -81,8 +83,16 @@ class StateGumbels(eqx.Module):
 
     def row(self, treatments: Array) -> Array:
         """The Gumbels `[90]` of the states with these treatments."""
-        key = jax.random.fold_in(jax.random.wrap_key_data(self.seed), treatments)
-        return jnp.where(treatments == self.inferred_row, self.inferred, jax.random.gumbel(key, (NUM_VITALS,)))
+        return jnp.where(treatments == self.inferred_row, self.inferred, _gumbels(self.seed, treatments))
+
+
+def _gumbels(seed: Array, row: Array) -> Array:
+    """`[90]` of a 64-bit seed and a row number: a hash of (seed, row, place), ten times faster than JAX's generator."""
+    place = (row.astype(jnp.uint32) * NUM_VITALS + jnp.arange(NUM_VITALS, dtype=jnp.uint32)) * np.uint32(0x9E3779B9)
+    bits = scramble(seed[0] + place, seed[1])
+    # 23 bits and a half: the number is never 0 or 1 in single precision, so that its Gumbel is finite.
+    uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * np.float32(2**-23)
+    return -jnp.log(-jnp.log(uniform))
 
 
 class StateGumbelNoise(NoiseDistribution):
