@@ -1,9 +1,10 @@
 """The paper's recurrent policy in PyTorch, timed: run by `benchmarks/networks.py` in an environment of its own.
 
-Reads the sizes as JSON from its first argument and prints seconds a call as JSON.
+Reads the sizes as JSON from its first argument and prints seconds a call and peak memory as JSON.
 """
 
 import json
+import resource
 import sys
 import time
 
@@ -29,13 +30,14 @@ class ConvLSTM(nn.Module):
 class Policy(nn.Module):
     """The layers, unrolled over time with `ticks` passes a step, and the two heads."""
 
-    def __init__(self, size, inputs, layers, channels, kernel, ticks, actions):
+    def __init__(self, size, inputs, layers, channels, kernel, ticks, units, actions):
         super().__init__()
         self.ticks, self.shape = ticks, (channels, size, size)
         self.layers = nn.ModuleList(
             ConvLSTM(inputs if layer == 0 else channels, channels, kernel) for layer in range(layers)
         )
-        self.heads = nn.Linear(channels * size * size, actions + 1)
+        dense = nn.Linear(channels * size * size, units), nn.ReLU(), nn.Linear(units, actions + 1)
+        self.heads = nn.Sequential(nn.Flatten(), *dense)
 
     def forward(self, observations):
         """[T, B, inputs, size, size] -> [T, B, actions + 1]."""
@@ -49,7 +51,7 @@ class Policy(nn.Module):
                 for index, layer in enumerate(self.layers):
                     carries[index] = layer(x, carries[index])
                     x = carries[index][1]
-            outputs.append(self.heads(x.flatten(1)))
+            outputs.append(self.heads(x))
         return torch.stack(outputs)
 
 
@@ -83,7 +85,9 @@ def main() -> None:
         policy.zero_grad()
         policy(observations).square().mean().backward()
 
-    print(json.dumps({"forward": best_of(forward, repeats), "backward": best_of(backward, repeats)}))
+    times = {"forward": best_of(forward, repeats), "backward": best_of(backward, repeats)}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": times, "peak_memory_mb": round(peak)}))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def negative_elbo(
         noise: draws of `network.noise`, `[B]` in each leaf.
     """
     elbo, drawn = jax.vmap(network.elbo)(levels, episodes, lengths, noise)
-    right = jnp.argmax(drawn.logits, -1) == levels[:, 1:-1, 1:-1]
+    right = jnp.argmax(drawn.logits, -1).astype(levels.dtype) == levels[:, 1:-1, 1:-1]
     return -jnp.mean(elbo), {
         "elbo": jnp.mean(elbo),
         "divergence": jnp.mean(drawn.divergence),
