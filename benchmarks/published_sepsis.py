@@ -39,14 +39,27 @@ def projected_model() -> np.ndarray:
     return model / model.sum(-1, keepdims=True)
 
 
-def log_of(rng: np.random.Generator, model: np.ndarray, episodes: int, steps: int) -> list[list[tuple[int, int, int]]]:
-    """(state, action, next state) of episodes under random actions."""
+def best_policy(model: np.ndarray, discount: float = 0.99, epsilon: float = 0.05) -> np.ndarray:
+    """The policy that avoids death best, with a little noise, `[146, 8]`: episodes of patients who are treated well."""
+    value, reward = np.zeros(STATES), np.zeros(STATES)
+    reward[[DEAD, DISCHARGED]] = -1, 1
+    for _ in range(1000):
+        q = model @ (reward + discount * value)
+        value = q.max(0)
+        value[[DEAD, DISCHARGED]] = 0
+    return (1 - epsilon) * np.eye(8)[q.argmax(0)] + epsilon / 8
+
+
+def log_of(
+    rng: np.random.Generator, model: np.ndarray, policy: np.ndarray, episodes: int, steps: int
+) -> list[list[tuple[int, int, int]]]:
+    """(state, action, next state) of episodes."""
     living = np.flatnonzero(model[:, :144, DEAD].min(0) < 1)
     logs = []
     for _ in range(episodes):
         state, log = int(rng.choice(living)), []
         while len(log) < steps and state < DEAD:
-            action = int(rng.integers(8))
+            action = int(rng.choice(8, p=policy[state]))
             following = int(rng.choice(STATES, p=model[action, state]))
             log.append((state, action, following))
             state = following
@@ -90,11 +103,12 @@ def _counterfactual_frequencies(rng: np.random.Generator, was: np.ndarray, would
     return np.bincount(chosen, minlength=STATES) / DRAWS
 
 
-def episodes_per_second(episodes: int = 20, steps: int = 20) -> float:
+def episodes_per_second(episodes: int = 40, steps: int = 20) -> float:
     """Counterfactual trajectories a second, on one core."""
     rng = np.random.default_rng(0)
-    model, policy = projected_model(), np.full((STATES, 8), 1 / 8)
-    logs = log_of(rng, model, episodes, steps)
+    model = projected_model()
+    policy = best_policy(model)
+    logs = log_of(rng, model, policy, episodes, steps)
     start = time.perf_counter()
     for log in logs:
         counterfactual_episode(rng, model, log, policy, steps)

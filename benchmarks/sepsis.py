@@ -111,5 +111,6 @@ def main(logged: int = 100_000, streamed: tuple[int, ...] = (10_000, 100_000, 1_
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", multiprocessing.cpu_count())
     sizes = [int(argument) for argument in sys.argv[1:]]
     print(json.dumps(main(*sizes[:1], *([tuple(sizes[1:])] if sizes[1:] else [])), indent=2))

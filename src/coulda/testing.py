@@ -319,7 +319,7 @@ def _check_space(what: str, space: gymnasium.Space, values: Any) -> None:
     arrays = jax.tree.map(np.asarray, values)
     count = jax.tree.leaves(arrays)[0].shape[:2]
     for place in np.ndindex(*count):
-        value = jax.tree.map(lambda leaf, place=place: leaf[place], arrays)
+        value = jax.tree.map(lambda leaf, place=place: np.asarray(leaf[place]), arrays)
         _refuse(
             not space.contains(value),
             f"{what} {value!r:.80} ({_describe(value)}) at (episode, step) {place} is not in {space}. "

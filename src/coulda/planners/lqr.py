@@ -68,11 +68,20 @@ def lqr(A: Array, B: Array, Q: Array, R: Array, *, scale: float, horizon: int | 
 
 def _fixed_point(backward: Any, cost: Array, iterations: int = 10_000) -> tuple[Array, Array]:
     """Iterate until the cost stops changing."""
-    for _ in range(iterations):
-        updated, (gain, _) = backward(cost, None)
-        if bool(jnp.allclose(updated, cost, rtol=1e-7, atol=0.0)):
-            return gain, updated
-        cost = updated
-    raise ValueError(
-        f"the Riccati recursion has not settled in {iterations} steps. Is (A, B) controllable where A is unstable?"
-    )
+
+    def unsettled(carry: tuple[Array, Array, Array]) -> Array:
+        i, before, after = carry
+        return (i < iterations) & ~jnp.allclose(after, before, rtol=1e-7, atol=0.0)
+
+    def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        i, _, cost = carry
+        return i + 1, cost, backward(cost, None)[0]
+
+    start = jnp.int32(0), cost, backward(cost, None)[0]
+    taken, _, cost = jax.lax.while_loop(unsettled, step, start)
+    if int(taken) == iterations or not bool(jnp.isfinite(cost).all()):
+        raise ValueError(
+            f"the Riccati recursion has not settled in {int(taken)} steps. Is (A, B) controllable where A is unstable?"
+        )
+    _, (gain, cost) = backward(cost, None)
+    return gain, cost

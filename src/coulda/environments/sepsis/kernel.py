@@ -24,8 +24,8 @@ NORMAL = (1, 1, 1, 2)
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.9)
 """Every threshold that a uniform number is compared with: between two of them, all numbers do the same."""
 EDGES = np.array([0.0, *CUTS, 1.0])
-CELL_MIDDLES = jnp.asarray((EDGES[1:] + EDGES[:-1]) / 2, jnp.float32)
-CELL_WEIGHTS = jnp.asarray(np.diff(EDGES), jnp.float32)
+CELL_MIDDLES: Any = ((EDGES[1:] + EDGES[:-1]) / 2).astype(np.float32)
+CELL_WEIGHTS: Any = np.diff(EDGES).astype(np.float32)
 
 INITIAL_LEVELS = ((0.25, 0.5, 0.25), (0.25, 0.5, 0.25), (0.2, 0.8))
 INITIAL_GLUCOSE = ((0.05, 0.15, 0.6, 0.15, 0.05), (0.01, 0.05, 0.15, 0.6, 0.19))

@@ -176,4 +176,4 @@ def _uniform_in_cells(weights: Array, fresh: Array) -> Array:
     lower = upper[cell] - weights[cell] / jnp.sum(weights)
     inside = (fresh - lower) / (upper[cell] - lower)
     edge = jnp.asarray(kernel.EDGES[:-1], jnp.float32)[cell]
-    return edge + jnp.clip(inside, 1e-4, 1 - 1e-4) * CELL_WEIGHTS[cell]
+    return edge + jnp.clip(inside, 1e-4, 1 - 1e-4) * jnp.asarray(CELL_WEIGHTS)[cell]
