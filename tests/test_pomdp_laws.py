@@ -16,6 +16,7 @@ from coulda.noise import Categorical, Point, mix
 from coulda.policies import Uniform
 from coulda.pomdp import FinitePOMDP, Planner, Policy, as_scm, batched, change_policy, named_noise, rollout
 from coulda.testing import check_policy, check_pomdp
+from tests.conftest import ROOT
 from tests.zoo_pomdps import pomdps
 
 EPISODES = 64
@@ -221,20 +222,23 @@ import jax
 jax.config.update("jax_num_cpu_devices", 2)
 import jax.numpy as jnp
 from coulda.environments import tiger
-from coulda.policies import Uniform
+from coulda.hindsight import Exact
 from coulda.pomdp import batched, rollout
-model = tiger(horizon=3, reparameterization="inverse_cdf")
+from tests.zoo_pomdps import Remembering
+model, policy = tiger(horizon=3, reparameterization="inverse_cdf"), Remembering(3, 3, seed=0)
 keys = jax.random.split(jax.random.key(0), 33)  # odd, so that one device has less to do
-run = lambda key: rollout(model, Uniform(3), model.scenario_prior.sample(key)).episode.action
+def run(key):
+    episode = rollout(model, policy, model.scenario_prior.sample(key)).episode
+    return rollout(model, policy, Exact(model).infer(key, episode)).episode.action
 assert jax.local_device_count() == 2
 spread = jax.jit(lambda keys: batched(run, keys, chunk_size=8))(keys)
 assert len(spread.sharding.device_set) == 2, spread.sharding
-assert jnp.array_equal(spread, jax.vmap(run)(keys))
+assert jnp.array_equal(spread, jax.jit(jax.vmap(run))(keys))
 """
 
 
 def test_a_batch_is_spread_over_devices():
-    done = subprocess.run([sys.executable, "-c", ON_TWO_DEVICES], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", ON_TWO_DEVICES], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 

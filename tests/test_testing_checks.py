@@ -247,20 +247,36 @@ def test_a_good_policy_passes():
 
 def test_a_leak_of_the_state_is_caught():
     """A model and a policy that whisper: the state is put aside in `observe` and picked up by the policy."""
-    aside = [jnp.float32(0)]
+    aside = []
 
     class Whispering(Boat):
         def observe(self, state, u):
-            aside[0] = state["place"]
+            aside.append(state["place"])
             return super().observe(state, u)
 
     class Listening(Calm):
         def __call__(self, carry, observation):
-            whispered = aside[0]
-            aside[0] = jnp.float32(0)
+            return carry, Categorical(logits=jnp.stack([aside[-1], -aside[-1]]))
+
+    with pytest.raises(CheckError, match="not in the history, such as the hidden state"):
+        check_policy(Listening(), Whispering())
+
+
+def test_a_leak_that_hides_its_traces_is_caught():
+    """The same, but nothing is left behind: only the replay of the history alone can tell."""
+    aside = []
+
+    class Whispering(Boat):
+        def terminal(self, state):
+            aside[:] = [state["place"]]
+            return super().terminal(state)
+
+    class Listening(Calm):
+        def __call__(self, carry, observation):
+            whispered = aside.pop() if aside else jnp.float32(0)
             return carry, Categorical(logits=jnp.stack([whispered, -whispered]))
 
-    with pytest.raises(CheckError, match=r"not in the history, such as the hidden state|different values"):
+    with pytest.raises(CheckError, match="not in the history, such as the hidden state"):
         check_policy(Listening(), Whispering())
 
 

@@ -55,9 +55,18 @@ def check_policy(policy: Policy, model: POMDP, *, seed: int = 0, episodes: int =
         f"{name} is not a Policy but sees the state, or nothing. Subclass coulda.pomdp.Policy: "
         "`__call__(carry, observation)`.",
     )
-    _check_carry(policy, model)
+    try:
+        _check_carry(policy, model)
+        _check_history_only(policy, model, jax.random.split(jax.random.key(seed), episodes))
+    except jax.errors.UnexpectedTracerError as error:
+        raise CheckError(_not_in_the_history(name)) from error
+
+
+def _check_history_only(policy: Policy, model: POMDP, keys: Array) -> None:
+    """The policy's probabilities follow from the history alone, and it never takes an impossible action."""
+    name = type(policy).__name__
     run = eqx.filter_jit(lambda m, p, keys: jax.vmap(lambda k: rollout(m, p, m.scenario_prior.sample(k)))(keys))
-    episode = run(model, policy, jax.random.split(jax.random.key(seed), episodes)).episode
+    episode = run(model, policy, keys).episode
     bad = ~(np.isfinite(episode.log_prob) | ~np.asarray(episode.live))
     _refuse(
         bool(bad.any()),
@@ -66,10 +75,13 @@ def check_policy(policy: Policy, model: POMDP, *, seed: int = 0, episodes: int =
     )
     replayed = jax.jit(jax.vmap(lambda e: _log_probs_of_history(policy, e)))(episode)
     differs = ~np.isclose(replayed, episode.log_prob, rtol=1e-4, atol=1e-4) & np.asarray(episode.live)
-    _refuse(
-        bool(differs.any()),
-        f"{name} acts differently when it is given the same history again (episode, step {_first(differs)}): it uses "
-        "something that is not in the history, such as the hidden state. Use only the carry and the observation.",
+    _refuse(bool(differs.any()), _not_in_the_history(name))
+
+
+def _not_in_the_history(name: str) -> str:
+    return (
+        f"{name} acts differently when it is given the same history again: it uses something that is not in the "
+        "history, such as the hidden state. Use only the carry and the observation."
     )
 
 
