@@ -152,3 +152,38 @@ def test_terms_do_not_depend_on_how_the_log_is_cut(log):
 
     cut = Cut(*(getattr(log, name) for name in log.__dataclass_fields__))
     np.testing.assert_array_equal(evaluate(KEY, MODEL, TARGET, cut, Exact(MODEL)).terms, whole.terms)
+
+
+def verdicts(estimate) -> dict[str, str]:
+    return {d.name: d.verdict for d in estimate.diagnostics}
+
+
+def test_a_model_that_believes_in_other_noise_is_found_out(log):
+    """First states of the model are mostly bad ones; hindsight corrects it, and says so of both estimates."""
+    biased = eqx.tree_at(lambda m: m.initial_logits, MODEL, jnp.log(jnp.array([0.1, 0.9, 1e-30, 1e-30])))
+    table = compare(KEY, biased, {"target": TARGET}, log, Exact(biased), free=False).estimates["target"]
+    for method in ("MB-PE", "CF-PE(6)"):
+        assert verdicts(table[method])["mismatch"] == "do not trust"
+        assert verdicts(table[method])["hindsight"] != "trust"
+    assert abs(table["CF-PE(6)"].value - exact_value(TARGET)) < abs(table["MB-PE"].value - exact_value(TARGET))
+    # The twin: the right model.
+    right = compare(KEY, MODEL, {"target": TARGET}, log, Exact(MODEL), free=False).estimates["target"]
+    assert right["MB-PE"].verdict == right["CF-PE(6)"].verdict == "trust"
+
+
+def test_thin_support_of_an_estimated_model(log):
+    def support(some):
+        table = compare(KEY, MODEL, {"target": TARGET}, log, Exact(MODEL), free=False, estimated_from=some)
+        return next(d for d in table.estimates["target"]["MB-PE"].diagnostics if d.name == "support")
+
+    assert (support(log).value, support(log).verdict) == (1.0, "trust")
+    assert support(log[:4]).verdict == "do not trust"
+
+
+def test_malformed_scenarios_are_counted(log):
+    """Call a scenario malformed where its first Gumbel is large: the share is the Gumbel's tail, 1 - exp(-exp(-1))."""
+    estimate = evaluate(KEY, MODEL, TARGET, log, malformed=lambda scenario: scenario.initial[0] > 1.0)
+    found = next(d for d in estimate.diagnostics if d.name == "malformed")
+    # 400 draws of probability 0.308: four standard errors are 0.092 (6e-5).
+    assert abs(found.value - (1 - np.exp(-np.exp(-1)))) < 0.092
+    assert found.verdict == "do not trust"

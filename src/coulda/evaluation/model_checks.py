@@ -1,5 +1,6 @@
 """Does the model agree with the log? Checks that need no truth.
 
+- Malformed: could the world have made the scenarios at all?
 - Replay: do the inferred scenarios reproduce the logged episodes under their own actions?
 - Support: where the model was estimated from a log, how many examples has what the policy does in it?
 - Mismatch: averaged over the log, the posterior of the noise is its prior, if the model is right (Lemma 1): what of
@@ -22,9 +23,12 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.history import Log
 from coulda.hindsight import Prior, ScenarioSource
+from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.pomdp.scenario import at_step
 
+SMALL_SHIFT, LARGE_SHIFT = 0.05, 0.25
+"""Of noise of unit scale: Gumbel noise shifted by ε multiplies the odds by e^ε, here by 1.05 and 1.28."""
 FEW_EXAMPLES = 10
 """Below this many a probability that is estimated from them is off by up to 0.16 on average."""
 
@@ -74,10 +78,14 @@ class Shift(eqx.Module):
     """How many steps were summed, `[D]`."""
 
 
-def shift(space: gymnasium.Space, inferred: Scenario, prior: Scenario, episode: Episode) -> Shift:
-    """The shift of the noise of the first state and of each action's transitions."""
-    first = _differences(inferred.initial, prior.initial)
-    moves = _differences(inferred.transition, prior.transition).reshape(episode.live.shape[0], -1)
+def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode) -> Shift:
+    """The shift of the noise of the first state and of each action's transitions, where that noise is plain numbers."""
+    space = model.action_space
+    first, moves = jnp.zeros(0), jnp.zeros((episode.live.shape[0], 0))
+    if is_plain(model.initial_noise):
+        first = _differences(inferred.initial, prior.initial).ravel()
+    if is_plain(model.transition_noise):
+        moves = jax.vmap(_differences)(inferred.transition, prior.transition)
     taken = episode.live[:, None].astype(float)
     if isinstance(space, gymnasium.spaces.Discrete):
         taken = taken * jax.nn.one_hot(episode.action - int(space.start), int(space.n))
@@ -86,12 +94,21 @@ def shift(space: gymnasium.Space, inferred: Scenario, prior: Scenario, episode: 
     return Shift(jnp.concatenate([first, total.ravel()]), jnp.concatenate([jnp.ones_like(first), steps.ravel()]))
 
 
+def is_plain(distribution: NoiseDistribution) -> bool:
+    """Whether draws are numbers whose averages mean something; lazy noise, for one, is a seed.
+
+    >>> is_plain(Independent({"a": Gumbel((3,)), "b": Normal()}))
+    True
+    """
+    if isinstance(distribution, Independent):
+        return all(is_plain(part) for part in distribution.parts())
+    return isinstance(distribution, Uniform | Normal | Gumbel | Bernoulli)
+
+
 def _differences(inferred: Any, prior: Any) -> Array:
-    """Flat differences of all numbers; seeds of lazy noise are no numbers, and are never inferred."""
+    """Of all numbers, flat."""
     pairs = zip(jax.tree.leaves(inferred), jax.tree.leaves(prior), strict=True)
-    numbers = [(a, b) for a, b in pairs if not jnp.issubdtype(a.dtype, jax.dtypes.extended)]
-    flat = [(a.astype(float) - b.astype(float)).reshape(a.shape[0] if a.ndim else 1, -1) for a, b in numbers]
-    return jnp.concatenate([x.ravel() for x in flat]) if len(flat) != 1 else flat[0].ravel()
+    return jnp.concatenate([jnp.ravel(a.astype(float) - b.astype(float)) for a, b in pairs])
 
 
 @dataclass
@@ -114,13 +131,15 @@ class Shifts:
     def diagnostic(self) -> tuple[Diagnostic, ...]:
         """The largest shift over all noise variables, tested with as many hypotheses."""
         variance = self.squares / self.count - (self.total / self.count) ** 2
-        moved = np.asarray(variance > 1e-9)
+        # Sums over fewer steps than this are not normal yet.
+        moved = np.asarray((variance > 1e-9) & (self.steps >= FEW_EPISODES))
         if self.count < FEW_EPISODES or not moved.any():
             return ()
-        z = np.abs(self.total[moved]) / np.sqrt(self.count * variance[moved])
+        size = np.abs(self.total[moved] / self.steps[moved])
+        # What hardly ever happens has a tiny shift of tiny variance until it happens: only shifts that matter count.
+        z = np.where(size >= SMALL_SHIFT, np.abs(self.total[moved]) / np.sqrt(self.count * variance[moved]), 0.0)
         chance = min(1.0, 2 * stats.norm.sf(z.max()) * moved.sum())
-        size = np.abs(self.total[moved] / np.maximum(self.steps[moved], 1))[z.argmax()]
-        return (_mismatch(float(size), float(chance)),)
+        return (_mismatch(float(size[z.argmax()]), float(chance)),)
 
 
 def _mismatch(size: float, chance: float) -> Diagnostic:
@@ -131,8 +150,7 @@ def _mismatch(size: float, chance: float) -> Diagnostic:
         "Averaged over the log, the inferred noise is not distributed as the model says (shifted by "
         f"{size:.2g}, which a right model does with probability {chance:.0e}): the model is wrong about the world."
     )
-    # A quarter of a unit of Gumbel, Gaussian or logistic noise turns a fair coin into 60 to 40.
-    certain = chance < RARE and size >= 0.25
+    certain = chance < RARE and size >= LARGE_SHIFT
     return Diagnostic("mismatch", chance, "do not trust" if certain else "caution", sentence)
 
 
@@ -145,6 +163,12 @@ def missing_end(source: ScenarioSource, log: Log) -> tuple[Diagnostic, ...]:
         "scenarios; where the end depends on chance, this biases the value."
     )
     return (Diagnostic("last observation", 0.0, "caution", sentence),)
+
+
+def malformed_diagnostic(share: float) -> Diagnostic:
+    """Scenarios that the world could not have made: their share bounds, and usually is, the error that they cause."""
+    sentence = f"{share:.1%} of the scenarios could not occur in the world; they were scored as they fell."
+    return Diagnostic("malformed", share, graded(share, 0.01, 0.1), sentence)
 
 
 def replay_diagnostic(source: ScenarioSource, replays: Replay) -> tuple[Diagnostic, ...]:

@@ -5,7 +5,7 @@ MB-PE, with a source that infers it is CF-PE(t). All policies are run on the sam
 are paired.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +18,16 @@ from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.history import Log, filled_batches, generator, run, to_numpy
 from coulda.evaluation.intervals import Ratios, interval, student
-from coulda.evaluation.model_checks import Replay, Shift, Shifts, missing_end, replay, replay_diagnostic, shift
+from coulda.evaluation.model_checks import (
+    Replay,
+    Shift,
+    Shifts,
+    malformed_diagnostic,
+    missing_end,
+    replay,
+    replay_diagnostic,
+    shift,
+)
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
@@ -56,6 +65,7 @@ def evaluate_policies(
     level: float = 0.95,
     interval_kind: str = "student",
     bounds: tuple[float, float] | None = None,
+    malformed: Callable[[Scenario], Array] | None = None,
 ) -> dict[str, Estimate]:
     """`evaluate` for several policies on the same scenarios.
 
@@ -70,16 +80,19 @@ def evaluate_policies(
         level: of the intervals.
         interval_kind: "student", "bca" or, with `bounds` of the return, "bernstein".
         bounds: the least and the largest possible return.
+        malformed: tells of a scenario whether the real world could not have made it, such as a level without an agent.
+            Such scenarios are scored as they fall, never repaired; their share is reported.
     """
     source = Prior(model) if scenarios is None else scenarios
     key_scenarios, key_interval = jax.random.split(key)
     repeated = episodes.schema.last_observation == "repeated"
-    infer = eqx.Partial(_infer, model, source, key_scenarios, num_scenarios, repeated)
+    infer = eqx.Partial(_infer, model, source, key_scenarios, num_scenarios, repeated, malformed)
     returns: dict[str, list[np.ndarray]] = {name: [] for name in policies}
-    replays, shifts = [], Shifts()
+    replays, shifts, bad = [], Shifts(), []
     for inputs, count in filled_batches(episodes, model.horizon):
         # Programs of their own, so that inference is compiled once and not for each set of policies.
-        drawn, replayed, shifted = run(infer, inputs)
+        drawn, replayed, shifted, wrong = run(infer, inputs)
+        bad.append(to_numpy(wrong, count))
         replays.append(to_numpy(replayed, count))
         shifts.add(to_numpy(shifted, count))
         for name, policy in policies.items():
@@ -88,6 +101,7 @@ def evaluate_policies(
     shared = (*replay_diagnostic(source, replayed), *missing_end(source, episodes), *log_diagnostics(episodes))
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
     shared = shared if repeated else (*shifts.diagnostic(), *shared)
+    shared = shared if malformed is None else (malformed_diagnostic(float(np.concatenate(bad).mean())), *shared)
     method = method_name(source, model)
     return {
         name: _estimate(method, np.concatenate(parts), shared, key_interval, level, interval_kind, bounds)
@@ -121,10 +135,11 @@ def _infer(
     key: Array,
     num_scenarios: int,
     repeated: bool,
+    malformed: Callable[[Scenario], Array] | None,
     episode: Episode,
     index: Array,
-) -> tuple[Scenario, Replay, Shift]:
-    """Scenarios `[M, ...]` of one episode, how they replay the log, and how far they are from the prior's."""
+) -> tuple[Scenario, Replay, Shift, Array]:
+    """Scenarios `[M, ...]` of one episode, how they replay the log, how far from the prior they are, which are bad."""
     if repeated and not isinstance(source, Prior):
         # The observation after the last action was not logged; what stands in its place is no evidence.
         source = source.given(jnp.minimum(source.steps, episode.length))
@@ -132,10 +147,11 @@ def _infer(
     def one(key: Array) -> tuple[Scenario, Replay, Shift]:
         scenario = source.infer(key, episode)
         replayed = replay(model, scenario, episode, source.steps)
-        return scenario, replayed, shift(model.action_space, scenario, fresh(key, model), episode)
+        return scenario, replayed, shift(model, scenario, fresh(key, model), episode)
 
     scenarios, replays, shifts = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), num_scenarios))
-    return scenarios, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts)
+    bad = jnp.zeros(num_scenarios, bool) if malformed is None else jax.vmap(malformed)(scenarios)
+    return scenarios, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), bad
 
 
 def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:

@@ -6,7 +6,8 @@ and CF-PE all say that it would do better than the physician; in truth it does f
 themselves; the diagnostics, which do not know the truth either, say not to trust them. With everything observed and the
 true probabilities, the same diagnostics say "trust", and CF-PE is right.
 
-`python -m coulda.experiments.sepsis` writes `results/evaluation/sepsis.json`.
+`python -m coulda.experiments.sepsis reproduce` writes `results/evaluation/sepsis.json`, and `… control` the numbers of
+the world in which everything is observed, with a figure of what pairing policies on the same scenarios is worth.
 """
 
 import json
@@ -24,7 +25,8 @@ from jax import Array
 from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, Schema, checked_log, collect
-from coulda.evaluation import Comparison, compare, importance_sampling, on_policy
+from coulda.evaluation import Comparison, Estimate, compare, importance_sampling, on_policy
+from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
 from coulda.policies import Tabular
@@ -36,6 +38,8 @@ DISCOUNT = 0.99
 SOFTNESS = 0.05
 """Of the physician: probability of any but the best action."""
 HORIZON = 20
+CF_PE = f"CF-PE({HORIZON + 1})"
+"""With all of each episode."""
 
 PUBLISHED = {
     "observed": (0.3097, 0.269, 0.351),
@@ -76,8 +80,6 @@ class Learned(NamedTuple):
     """Of 144 states without glucose, and death and discharge, which absorb."""
     policy: np.ndarray
     """The best one for that model, `[146, 8]`, one-hot."""
-    behavior: np.ndarray
-    """Frequencies of actions, `[146, 8]`; zero where a state was never seen."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,6 @@ class SepsisReproduction:
             "one data set, published": PUBLISHED_ONCE,
             "CF-PE": _range([row["CF-PE"] for row in rows if "CF-PE" in row]),
             "verdicts": _share(verdicts),
-            "everything observed": self.everything_observed(jax.random.fold_in(key, self.data_sets)),
             "rows": rows,
             "seconds": round(time.time() - start, 1),
         }
@@ -152,35 +153,91 @@ class SepsisReproduction:
             free=False,
             estimated_from=projected(log),
         )
-        method = f"CF-PE({HORIZON + 1})"
-        return numbers | {"CF-PE": float(table.estimates["policy"][method].value or 0.0)}, table
+        return numbers | {"CF-PE": float(table.estimates["policy"][CF_PE].value or 0.0)}, table
 
-    def everything_observed(self, key: Array) -> dict[str, Any]:
-        """The positive control: full state, true probabilities, and the physician without any softness."""
-        world, physician = FullyObserved(reparameterization="gumbel_max"), behavior_planner()
-        key_log, key_table = jax.random.split(key)
-        behavior = Tabular(np.exp(np.asarray(physician.logits)))
-        log = collect(key_log, world, behavior, self.episodes)
-        target = Tabular(np.exp(np.asarray(best_planner().logits)))
-        table = compare(
+
+@dataclass(frozen=True)
+class SepsisControl:
+    """The positive control: the full state is observed, and the probabilities are the simulator's own."""
+
+    episodes: int = 1000
+    """In the log."""
+    seed: int = 0
+    """Of everything."""
+    out: Path = Path("results/evaluation")
+    """Where the numbers and the figure go."""
+
+    def run(self) -> dict[str, Any]:
+        """Measure, write and return the numbers; draw how much pairing is worth."""
+        table = self.table()
+        pairs = {
+            f"{name} minus physician": table.difference(CF_PE, name, "physician") for name in ("best", "disciplined")
+        }
+        result = {
+            "estimates": {
+                name: {m: _plain(e) for m, e in methods.items()} for name, methods in table.estimates.items()
+            },
+            "differences": {name: [one.value, one.interval.low, one.interval.high] for name, one in pairs.items()},
+            "times fewer episodes by pairing": {name: one.variance_ratio for name, one in pairs.items()},
+        }
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "sepsis_control.json").write_text(json.dumps(result, indent=1) + "\n")
+        draw_pairing(table, self.out / "sepsis_pairing.png")
+        return result
+
+    def table(self) -> Comparison:
+        """The physician's log, and on it the best policy, a more disciplined physician, and the physician."""
+        world, physician = FullyObserved(reparameterization="gumbel_max_vitals"), behavior_planner()
+        key_log, key_table = jax.random.split(jax.random.key(self.seed))
+        # A physician who strays from the best action less often: what would that have changed?
+        disciplined = best_planner().noisy(0.4 * SOFTNESS * ACTIONS / (ACTIONS - 1))
+        planners = {"best": best_planner(), "disciplined": disciplined, "physician": physician}
+        policies = {name: _policy(planner) for name, planner in planners.items()}
+        log = collect(key_log, world, policies["physician"], self.episodes)
+        return compare(
             key_table,
             world,
-            {"policy": target},
+            policies,
             log,
             Exact(world),
             free=False,
             environment=world,
             on_policy_episodes=10 * self.episodes,
         )
-        return {
-            name: {
-                "value": estimate.value,
-                "interval": None if estimate.interval is None else [estimate.interval.low, estimate.interval.high],
-                "verdict": estimate.verdict,
-                "reasons": estimate.reasons,
-            }
-            for name, estimate in table.estimates["policy"].items()
-        }
+
+
+def draw_pairing(table: Comparison, path: Path) -> None:
+    """Width of the interval of the difference against the number of episodes, paired and unpaired."""
+    require("matplotlib", extra="plots").use("Agg")
+    plt = require("matplotlib.pyplot", extra="plots")
+    a, b = (table.estimates[name][CF_PE].terms for name in ("disciplined", "physician"))
+    episodes = np.geomspace(50, 20_000, 50)
+    widths = {
+        "paired, on the same scenarios": 2 * 1.96 * (a - b).std(ddof=1) / np.sqrt(episodes),
+        "unpaired": 2 * 1.96 * np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / episodes),
+    }
+    figure, axis = plt.subplots(figsize=(5, 3.5))
+    for name, width in widths.items():
+        axis.loglog(episodes, width, label=name)
+    ratio = table.difference(CF_PE, "disciplined", "physician").variance_ratio
+    axis.set(xlabel="episodes", ylabel="width of the 95 % interval", title=f"{ratio:.1f} times fewer episodes")
+    axis.legend()
+    figure.savefig(path, bbox_inches="tight", dpi=150)
+    plt.close(figure)
+
+
+def _policy(planner: TabularPlanner) -> Tabular:
+    return Tabular(np.exp(np.asarray(planner.logits)))
+
+
+def _plain(estimate: Estimate) -> dict[str, Any]:
+    limits = estimate.interval
+    return {
+        "value": estimate.value,
+        "interval": None if limits is None else [limits.low, limits.high],
+        "verdict": estimate.verdict,
+        "reasons": estimate.reasons,
+    }
 
 
 def best_planner() -> TabularPlanner:
@@ -212,11 +269,10 @@ def project(observed: np.ndarray) -> np.ndarray:
     return observed // 8 // 5 * 8 + observed % 8
 
 
-def learn(log: EpisodeLog) -> Learned:
-    """The MDP of transition counts over projected states, its best policy, and the physician's frequencies.
+def count(log: EpisodeLog) -> np.ndarray:
+    """Transitions between projected states, `[8, 146, 146]`.
 
-    As published: an observed state in which patients die or leave leads on to an absorbing one, which pays; what was
-    never tried kills.
+    As published: an observed state in which patients die or leave leads on to an absorbing one, once an action.
     """
     counts = np.zeros((ACTIONS, PROJECTED + 2, PROJECTED + 2))
     before, after = _transitions(log)
@@ -225,6 +281,12 @@ def learn(log: EpisodeLog) -> Learned:
         ends = project(np.unique(after[log.reward == reward]))
         counts[:, :, absorbing] += np.bincount(ends, minlength=PROJECTED + 2)
     counts[:, [DEAD, DISCHARGED], [DEAD, DISCHARGED]] += 1
+    return counts
+
+
+def learn(log: EpisodeLog) -> Learned:
+    """The MDP of the counts, in which the absorbing states pay and what was never tried kills, and its best policy."""
+    counts = count(log)
     seen = counts.sum(-1)
     transition = np.divide(counts, seen[..., None], out=np.zeros_like(counts), where=seen[..., None] > 0)
     transition[seen == 0, DEAD] = 1
@@ -240,9 +302,7 @@ def learn(log: EpisodeLog) -> Learned:
         reparameterization="gumbel_max",
         terminal=np.arange(PROJECTED + 2) >= PROJECTED,
     )
-    policy = policy_iteration(transition, (transition * reward).sum(-1))
-    taken = seen.T / np.maximum(seen.T.sum(1, keepdims=True), 1)
-    return Learned(model, policy, taken)
+    return Learned(model, policy_iteration(transition, (transition * reward).sum(-1)))
 
 
 def projected(log: EpisodeLog) -> EpisodeLog:
@@ -254,8 +314,9 @@ def projected(log: EpisodeLog) -> EpisodeLog:
 def with_frequencies(log: EpisodeLog) -> EpisodeLog:
     """The projected log with the frequencies of actions in it as the behavior's probabilities."""
     before, _ = _transitions(log)
-    frequencies = np.log(learn(log).behavior[project(before), log.action])
-    return projected(log).with_log_prob(frequencies, behavior="fitted")
+    taken = count(log).sum(-1).T
+    frequencies = taken[project(before), log.action] / taken[project(before)].sum(1)
+    return projected(log).with_log_prob(np.log(frequencies), behavior="fitted")
 
 
 def in_model_terms(log: EpisodeLog) -> EpisodeLog:
@@ -297,5 +358,6 @@ def _share(verdicts: list[dict[str, str]]) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    found = tyro.cli(SepsisReproduction).run()
+    commands = {"reproduce": SepsisReproduction, "control": SepsisControl}
+    found = tyro.extras.subcommand_cli_from_dict(commands).run()
     print(json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1))  # noqa: T201
