@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-BENCHMARKS = ["counterfactual", "sokoban"]
+BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks"]
 
 
 def main() -> None:

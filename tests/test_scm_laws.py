@@ -11,8 +11,6 @@ from coulda.abduction import ENGINES, Posterior, choose
 from coulda.noise import Empirical, Independent
 from tests import zoo
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEY = jax.random.key(20190501)
 ROWS, DRAWS = 100, 20
 
@@ -204,7 +202,7 @@ def _average_counterfactual(specimen: zoo.Specimen, inferred: frozenset[str]) ->
     return total
 
 
-@pytest.mark.parametrize("inferred", [{"D", "S", "V"}, {"D"}, {"S"}, {"D", "V"}, set()], ids=str)
+@pytest.mark.parametrize("inferred", [{"D", "S", "V"}, {"D"}, {"S"}, {"D", "V"}, set()], ids=lambda names: "-".join(sorted(names)) or "none")
 def test_lemma_1_and_corollary_2_exactly(inferred):
     specimen = zoo.partially_observed()
     intervened = specimen.first(specimen.scm)
