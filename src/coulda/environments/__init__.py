@@ -4,6 +4,7 @@ from coulda.environments.bandit import contextual_bandit
 from coulda.environments.cassandra import CassandraError, CassandraFile, parse_cassandra, read_cassandra
 from coulda.environments.host import HostSimulator, SimulatorError
 from coulda.environments.linear_gaussian import LinearQuadratic
+from coulda.environments.pendulum import Pendulum
 from coulda.environments.sepsis import Sepsis
 from coulda.environments.tabular import TabularPOMDP, forest, tiger
 
@@ -12,6 +13,7 @@ __all__ = [
     "CassandraFile",
     "HostSimulator",
     "LinearQuadratic",
+    "Pendulum",
     "Sepsis",
     "SimulatorError",
     "TabularPOMDP",

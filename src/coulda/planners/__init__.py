@@ -2,5 +2,22 @@
 
 from coulda.planners.dynamic_programming import TabularPlanner, finite_horizon, policy_iteration, value_iteration
 from coulda.planners.lqr import LinearPlanner, lqr
+from coulda.planners.mcts import MCTS
+from coulda.planners.mixture import ExpertMixture, ExpertSchedule
+from coulda.planners.problem import PlanningProblem
+from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
 
-__all__ = ["LinearPlanner", "TabularPlanner", "finite_horizon", "lqr", "policy_iteration", "value_iteration"]
+__all__ = [
+    "MCTS",
+    "AffinePlanner",
+    "ExpertMixture",
+    "ExpertSchedule",
+    "LinearPlanner",
+    "PlanningProblem",
+    "TabularPlanner",
+    "finite_horizon",
+    "lqr",
+    "policy_iteration",
+    "time_varying_lqr",
+    "value_iteration",
+]

@@ -13,6 +13,7 @@ from coulda.pomdp.episode import Episode, Trajectory
 from coulda.pomdp.finite import FinitePOMDP, choice
 from coulda.pomdp.linear_gaussian import LinearGaussianPOMDP
 from coulda.pomdp.model import POMDP
+from coulda.pomdp.observed import AdditiveNoisePOMDP, ObservedPOMDP
 from coulda.pomdp.rollout import rollout
 from coulda.pomdp.scenario import LazyNoise, Scenario
 from coulda.pomdp.unrolled import as_scm, change_policy, named_noise
@@ -21,6 +22,7 @@ __all__ = [
     "POMDP",
     "ActionMechanism",
     "Actor",
+    "AdditiveNoisePOMDP",
     "Episode",
     "FinitePOMDP",
     "GumbelMaxAction",
@@ -28,6 +30,7 @@ __all__ = [
     "LazyNoise",
     "LinearGaussianPOMDP",
     "LocationScaleAction",
+    "ObservedPOMDP",
     "Planner",
     "Policy",
     "Scenario",
