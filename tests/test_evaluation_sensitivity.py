@@ -1,5 +1,7 @@
 """Bounds over all compatible SCMs: exact on one step, consistent, and around both named reparameterizations."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,8 @@ from scipy.optimize import linprog
 
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import collect, from_arrays, to_arrays
-from coulda.evaluation import evaluate
-from coulda.evaluation.sensitivity import coupling_bounds, fill
+from coulda.evaluation import compare, evaluate
+from coulda.evaluation.sensitivity import coupling_bounds, fill, reparameterization_diagnostic
 from coulda.hindsight import Exact
 from tests.triage import BEHAVIOR, TARGET, Table, triage
 
@@ -67,3 +69,20 @@ def test_a_log_without_ends_is_refused():
     arrays = from_arrays(**to_arrays(log), observation_space=log.schema.observation_space)
     with pytest.raises(ValueError, match="which this log lacks"):
         coupling_bounds(triage(), TARGET.probabilities, arrays)
+
+
+def test_the_table_compares_reparameterizations():
+    """In the right model the value does not depend on it; in one that is wrong it may, and the table says so."""
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
+    other = triage(reparameterization="inverse_cdf")
+    table = compare(
+        jax.random.key(1), triage(), {"target": TARGET}, log, Exact(triage()),
+        free=False, alternatives={"inverse_cdf": (other, Exact(other))},
+    )  # fmt: skip
+    estimate = table.estimates["target"]["CF-PE(6)"]
+    found = next(d for d in estimate.diagnostics if d.name == "reparameterization")
+    assert found.verdict == "trust"
+    expected = evaluate(jax.random.split(jax.random.key(1), 4)[1], other, TARGET, log, Exact(other)).value
+    assert found.value == pytest.approx(abs(expected - estimate.value))
+    far = reparameterization_diagnostic(estimate, "other", replace(estimate, value=estimate.value + 1))
+    assert far.verdict == "do not trust"

@@ -19,6 +19,7 @@ from coulda.evaluation.importance import KINDS, importance_sampling
 from coulda.evaluation.intervals import student
 from coulda.evaluation.model_checks import support_diagnostic
 from coulda.evaluation.scenarios import evaluate_policies, on_policy
+from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.pomdp import POMDP, Policy
 
@@ -95,6 +96,7 @@ def compare(
     on_policy_episodes: int = 10_000,
     free: bool = True,
     estimated_from: Log | None = None,
+    alternatives: Mapping[str, tuple[POMDP, ScenarioSource]] | None = None,
     **options: Any,
 ) -> Comparison:
     """Every estimator that applies, for every policy.
@@ -114,6 +116,8 @@ def compare(
         free: whether the table has the model-free estimators.
         estimated_from: the log that the model was estimated from, where it was; it is then told how much of what
             the policies do there rests on few examples.
+        alternatives: the same model under other reparameterizations, by name, each with its source: what CF-PE says
+            must not depend on which one was chosen.
         **options: of `evaluate_policies`.
     """
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
@@ -132,6 +136,12 @@ def compare(
             if estimated_from is not None:
                 thin = support_diagnostic(key_support, model, policies[name], estimated_from)
                 _add_diagnostic(methods, thin)
+        for other, (other_model, source) in (alternatives or {}).items():
+            found = evaluate_policies(key_model, other_model, policies, episodes, source, level=level, **options)
+            for name, estimate in found.items():
+                mine = estimates[name][estimate.method]
+                moved = reparameterization_diagnostic(mine, other, estimate)
+                estimates[name][estimate.method] = replace(mine, diagnostics=(*mine.diagnostics, moved))
     known = dict(truth or {})
     if environment is not None:
         for name, policy in policies.items():

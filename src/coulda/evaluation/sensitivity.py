@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.evaluation.diagnostics import graded
+from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.history import Log, over_log
 from coulda.pomdp import Episode, FinitePOMDP
 
@@ -80,3 +82,18 @@ def fill(capacity: Array, worth: Array) -> Array:
     ordered = capacity[order]
     before = jnp.cumsum(ordered) - ordered
     return jnp.sum(jnp.clip(1 - before, 0.0, ordered) * worth[order])
+
+
+def reparameterization_diagnostic(estimate: Estimate, name: str, other: Estimate) -> Diagnostic:
+    """Whether the value depends on the reparameterization: in a right model its mean does not, only single episodes."""
+    assert estimate.value is not None
+    assert estimate.interval is not None
+    assert other.value is not None
+    apart = abs(other.value - estimate.value)
+    return Diagnostic(
+        "reparameterization",
+        apart,
+        # Two estimates of one number by independent noise are a width of their intervals apart once in 200 times.
+        graded(apart / max(estimate.interval.width, 1e-12), 1.0, 2.0),
+        f"With the reparameterization {name} the value is {other.value:.4g} instead of {estimate.value:.4g}.",
+    )
