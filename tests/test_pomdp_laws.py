@@ -71,7 +71,13 @@ def assert_equal(a, b, exact=True):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
-@each
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("tiger", "sepsis gumbel_max", "linear hidden") else [pytest.mark.slow])
+        for name in pomdps()
+    ],
+)
 def test_the_public_checks_pass(name):
     specimen = pomdps()[name]
     check_pomdp(specimen.model)
