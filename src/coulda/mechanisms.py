@@ -193,7 +193,7 @@ def uniformize(conditionals: Mapping[str, InverseCDF | Quantile]) -> SCM:
     function that returns probabilities, or as the `quantile` of a continuous CDF.
 
     >>> scm = uniformize({"X": table((), [0.2, 0.8]),
-    ...                   "Y": quantile(("X",), lambda y, x: 1 - jnp.exp(-y * (1.0 + x)), low=0.0, high=50.0)})
+    ...                   "Y": quantile(("X",), lambda y, x: 1 - jnp.exp(-y * jnp.where(x, 2, 1)), low=0.0, high=50.0)})
     >>> [round(float(v), 3) for v in scm.simulate({"X": 0.5, "Y": 0.5}).values()]
     [1.0, 0.347]
     """
