@@ -104,9 +104,9 @@ def verdicts(weights) -> dict[str, str]:
 
 
 def test_verdicts_of_weights():
-    equal = verdicts(np.ones(200))
+    equal = verdicts(np.ones(300))
     assert set(equal.values()) == {"trust"}
-    assert verdicts(np.ones(20))["effective sample size"] == "caution"
+    assert verdicts(np.ones(100))["effective sample size"] == "caution"
     one_carries_all = np.full(500, 1e-6)
     one_carries_all[0] = 500
     found = verdicts(one_carries_all)
