@@ -37,6 +37,8 @@ from coulda.search import PolicySearch, Regression
 
 METHODS = {"CF-GPS": None, "GPS-like": 1, "MB-PS": 0}
 """t on which the scenario model is conditioned; all of the episode is None."""
+MOST_BOXES = 8
+"""In a level that has a table of its own; `tabulate` makes none for more."""
 WEIGHTINGS = {"scenario": ("scenario", True), "batch, no ratio": ("batch", False)}
 
 
@@ -154,7 +156,7 @@ def solvers(scenarios: Scenario, preset: Preset) -> SolverPlanners:
     table = tabulate(levels, preset.boxes, max_states=most)
     # Always the same shapes, so that no batch of levels compiles anew.
     masks = jnp.pad(table.masks[: len(levels) * most], (0, max(0, len(levels) * most - table.masks.size)))
-    choose = jnp.pad(table.choose, ((0, 0), (0, preset.boxes + 1 - table.choose.shape[1])))
+    choose = jnp.pad(table.choose, ((0, 0), (0, MOST_BOXES + 1 - table.choose.shape[1])))
     return SolverPlanners(eqx.tree_at(lambda t: (t.masks, t.choose), table, (masks, choose)))
 
 
