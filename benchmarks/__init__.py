@@ -1,0 +1,1 @@
+"""Performance, measured as ratios against peers in one run."""

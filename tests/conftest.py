@@ -19,9 +19,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 if "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
     jax.config.update("jax_disable_most_optimizations", True)
 
-hypothesis.settings.register_profile(
-    "coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50
-)
+hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 hypothesis.settings.load_profile("coulda")
 
 
@@ -31,8 +29,3 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"the reference data is not at {SHARED_DATA}")
     return SHARED_DATA
-
-
-@pytest.fixture(scope="module")
-def quick_compilation():
-    """To be removed: the default now."""

@@ -202,7 +202,9 @@ def _average_counterfactual(specimen: zoo.Specimen, inferred: frozenset[str]) ->
     return total
 
 
-@pytest.mark.parametrize("inferred", [{"D", "S", "V"}, {"D"}, {"S"}, {"D", "V"}, set()], ids=lambda names: "-".join(sorted(names)) or "none")
+@pytest.mark.parametrize(
+    "inferred", [{"D", "S", "V"}, {"D"}, {"S"}, {"D", "V"}, set()], ids=lambda names: "-".join(sorted(names)) or "none"
+)
 def test_lemma_1_and_corollary_2_exactly(inferred):
     specimen = zoo.partially_observed()
     intervened = specimen.first(specimen.scm)

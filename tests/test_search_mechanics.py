@@ -17,8 +17,6 @@ from coulda.policies import Tabular, Uniform
 from coulda.pomdp import Planner, Scenario, rollout
 from coulda.search import PolicySearch
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SGD = optax.sgd(0.1)  # one object, so that programs are shared
 MODEL = tiger(horizon=3, reparameterization="gumbel_max")
 

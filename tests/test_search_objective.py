@@ -14,8 +14,6 @@ from coulda.pomdp import Scenario, rollout
 from coulda.search import Regression
 from coulda.search.objective import effective_sample_size, normalize, resample
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Every probability is a multiple of 1/2 or 1/4, so that the midpoints of a grid of noise are a whole distribution.
 INITIAL = np.array([0.25, 0.5, 0.25])
 TRANSITION = np.array([[[0.5, 0.5, 0], [0, 0.5, 0.5], [0, 0, 1]], [[0, 0.5, 0.5], [0.5, 0.5, 0], [0, 0, 1]]])

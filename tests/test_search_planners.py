@@ -10,8 +10,6 @@ from coulda.planners.dynamic_programming import finite_horizon
 from coulda.planners.mcts import MCTS
 from coulda.pomdp import rollout
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def corridor() -> TabularPOMDP:
     """Left pays 0.3 at once; right pays 1 after three steps; six states, the last two terminal."""

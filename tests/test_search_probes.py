@@ -15,8 +15,6 @@ from coulda.planners.mixture import ExpertSchedule
 from coulda.policies import Tabular
 from coulda.search import PolicySearch, Regression
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ADAM = optax.adam(0.3)  # one object, so that searches that differ in numbers only share their programs
 
 

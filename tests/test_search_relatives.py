@@ -21,8 +21,6 @@ from coulda.pomdp import rollout
 from coulda.search import PolicySearch, Regression, ValueGradient
 from coulda.search.guided import CoefficientPrior, LinearSCM, RegulatorPlanner, fit_coefficients
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 N, ROLLOUTS, STEP_SIZE, SCALE, TEMPERATURE = 3, 4, 0.05, 0.7, 2.0
 Q, R = np.diag([0.3, 0.1]), np.array([[0.05]])
 

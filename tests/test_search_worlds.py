@@ -13,8 +13,6 @@ from coulda.trainer import checkpoint_steps
 from coulda.trainer.checkpoints import checkpoint_path
 from coulda.trainer.logs import read_log
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEY = jax.random.key(7)
 QUICK = {"episodes": 4, "rollouts": 4, "evaluation_episodes": 200, "progress": False}
 

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from coulda.environments.counter_hash import GAMMA, scramble
 from coulda.environments.sokoban import Sokoban, SokobanBatch, UniformLevels, generate, read_levels, tiles
 from coulda.environments.sokoban.boards import BoardGame, has_closed_border
-from coulda.environments.sokoban.noise import TileNoise, scramble, tile_bits
+from coulda.environments.sokoban.noise import TileNoise, tile_bits
 from coulda.noise import Categorical, Point
 from coulda.pomdp import GumbelMaxAction, Policy, batched, rollout
 from coulda.testing import check_pomdp
@@ -367,7 +368,7 @@ def test_observation_noise_is_independent():
     good = lambda e, t, n: TileNoise(jnp.stack([e.astype(jnp.uint32), jnp.uint32(7)]), 10, 10).at(t).reshape(-1)
     assert hash_statistics(good) < 5.5
     assert hash_statistics(lambda e, t, n: good(jnp.int32(0) * e, t, n)) > 5.5
-    counter = lambda e, t, n: (e * 5100 + t * 100 + jnp.arange(n)).astype(jnp.uint32) * np.uint32(0x9E3779B9)
+    counter = lambda e, t, n: (e * 5100 + t * 100 + jnp.arange(n)).astype(jnp.uint32) * GAMMA
     assert hash_statistics(counter) > 5.5
 
 

@@ -28,7 +28,7 @@ def query(draws):
         with pyro.poutine.trace() as tracer, pyro.plate("draws", draws, dim=-1):
             y = clinic()
         outcome = gather(y, IndexSet(A={1}))
-    tracer.trace.compute_log_prob(lambda name, site: name == "T")
+    tracer.trace.compute_log_prob(lambda name, _: name == "T")
     log_weights = tracer.trace.nodes["T"]["log_prob"].expand(draws)
     return float((torch.softmax(log_weights, -1) * outcome.reshape(-1)).sum())
 

@@ -23,13 +23,15 @@ class Function(PredictionModel):
     def __init__(self, function):
         self.function = function
 
-    def fit(self, X, Y):  # noqa: N803
-        pass
+    def fit(self, X, Y):
+        """Nothing to do."""
 
-    def predict(self, X):  # noqa: N803
+    def predict(self, X):
+        """The function, as a column."""
         return self.function(X).reshape(-1, 1)
 
     def clone(self):
+        """The same again."""
         return Function(self.function)
 
 

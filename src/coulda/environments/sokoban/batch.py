@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.environments.counter_hash import GAMMA, scramble
 from coulda.environments.sokoban.boards import BoardGame, Boards, has_closed_border
 from coulda.environments.sokoban.environment import Sokoban
-from coulda.environments.sokoban.noise import UniformLevels, scramble, step_key
-
-_GAMMA = np.uint32(0x9E3779B9)
+from coulda.environments.sokoban.noise import UniformLevels, step_key
 
 
 class BatchState(eqx.Module):
@@ -93,7 +92,7 @@ class SokobanBatch(eqx.Module):
     def _level(self, low: Array, high: Array) -> Array:
         """Uniform over the pool: the top 24 bits as a fraction of its size."""
         size = len(self.pool.agent)
-        fraction = (scramble(low ^ _GAMMA, high) >> 8).astype(jnp.float32) * np.float32(2.0**-24)
+        fraction = (scramble(low ^ GAMMA, high) >> 8).astype(jnp.float32) * np.float32(2.0**-24)
         return jnp.minimum((fraction * size).astype(jnp.int32), size - 1)
 
     def _ended(self, state: BatchState) -> tuple[Array, Array]:
@@ -110,5 +109,5 @@ class SokobanBatch(eqx.Module):
 
 def _episode_key(seed: tuple[Array, Array], episode: Array) -> tuple[Array, Array]:
     """64 bits for one episode of one place."""
-    low = scramble(seed[0] + episode * _GAMMA, seed[1])
-    return low, scramble(seed[1] + episode * _GAMMA, low)
+    low = scramble(seed[0] + episode * GAMMA, seed[1])
+    return low, scramble(seed[1] + episode * GAMMA, low)

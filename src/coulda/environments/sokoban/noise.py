@@ -11,33 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.environments.counter_hash import GAMMA, scramble
 from coulda.environments.sokoban import tiles
 from coulda.noise import NoiseDistribution
 from coulda.pomdp import LazyNoise
 
-# 2^32 / golden ratio: consecutive counters land far apart.
-_GAMMA = np.uint32(0x9E3779B9)
-
-
-def scramble(x: Array, key: Array | int = 0) -> Array:
-    """A bijection of uint32 for each `key`, after the 2-round hash of least known bias ("lowbias32").
-
-    The key enters between the rounds, so that hashes under different keys are not shifts of each other.
-    """
-    x = (x ^ (x >> 16)) * np.uint32(0x21F0AAAD)
-    x = ((x ^ (x >> 15)) + key) * np.uint32(0x735A2D97)
-    return x ^ (x >> 15)
-
 
 def step_key(seed: Array, step: Array) -> tuple[Array, Array]:
     """64 bits for one step of one episode, from its seed `uint32[2]`."""
-    low = scramble(seed[0] + step.astype(jnp.uint32) * _GAMMA, seed[1])
-    return low, scramble(low + _GAMMA, seed[0])
+    low = scramble(seed[0] + step.astype(jnp.uint32) * GAMMA, seed[1])
+    return low, scramble(low + GAMMA, seed[0])
 
 
 def tile_bits(low: Array, high: Array, num_tiles: int) -> Array:
     """`uint32[num_tiles]`: independent uniform bits for the tiles of one observation."""
-    return scramble(low + jnp.arange(num_tiles, dtype=jnp.uint32) * _GAMMA, high)
+    return scramble(low + jnp.arange(num_tiles, dtype=jnp.uint32) * GAMMA, high)
 
 
 class TileNoise(LazyNoise):
