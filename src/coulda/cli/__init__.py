@@ -14,6 +14,7 @@ from rich.console import Console
 
 COMMANDS = {
     "demo": "tell the whole story, end to end",
+    "evaluate": "one table of what policies would have been worth on a log, and what to believe",
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
