@@ -25,8 +25,9 @@ napoleon_google_docstring = True
 default_role = "literal"
 
 
-def plain_docstrings(app, what, name, obj, options, lines):
+def plain_docstrings(*arguments):
     """Docstrings are Markdown-like plain text; make reStructuredText of them before anything reads them."""
+    lines = arguments[-1]
     out, in_table, in_example = [], False, False
     for line in lines:
         text = line.strip()
@@ -56,7 +57,7 @@ def spaced(parts):
     """Inline code ends where a word goes on: reStructuredText wants an escaped space between."""
     out = ""
     for part in parts:
-        glue = out.endswith("``") and part[:1].isalnum() or (part.startswith("``") and out[-1:].isalnum())
+        glue = (out.endswith("``") and part[:1].isalnum()) or (part.startswith("``") and out[-1:].isalnum())
         out += ("\\ " if glue else "") + part
     return out
 

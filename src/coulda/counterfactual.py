@@ -67,18 +67,30 @@ class Counterfactual(eqx.Module):
         return jax.tree.map(lambda a, b: a.astype(float) - b.astype(float), self.samples[node], self.factual[node])
 
     def _average(self, values: Array) -> Array:
-        return jnp.sum(self._weights_for(values) * values.astype(float), axis=self.log_weights.ndim - 1)
+        return _weighted_mean(self.log_weights, values)
 
     def _standard_error(self, values: Array) -> Array:
-        if self.exact:
-            return jnp.zeros_like(self._average(values))
-        deviation = values.astype(float) - jnp.expand_dims(self._average(values), self.log_weights.ndim - 1)
-        terms = (self._weights_for(values) * deviation) ** 2
-        return jnp.sqrt(jnp.sum(terms, axis=self.log_weights.ndim - 1))
+        error = _weighted_error(self.log_weights, values)
+        return jnp.zeros_like(error) if self.exact else error
 
-    def _weights_for(self, values: Array) -> Array:
-        extra = (1,) * (values.ndim - self.log_weights.ndim)
-        return jnp.exp(self.log_weights).reshape(self.log_weights.shape + extra)
+
+@jax.jit
+def _weighted_mean(log_weights: Array, values: Array) -> Array:
+    """Σ_i w_i x_i over the axis of the draws, the last of `log_weights`."""
+    return jnp.sum(_weights_for(log_weights, values) * values.astype(float), axis=log_weights.ndim - 1)
+
+
+@jax.jit
+def _weighted_error(log_weights: Array, values: Array) -> Array:
+    """√Σ_i w_i² (x_i - mean)²."""
+    axis = log_weights.ndim - 1
+    deviation = values.astype(float) - jnp.expand_dims(_weighted_mean(log_weights, values), axis)
+    return jnp.sqrt(jnp.sum((_weights_for(log_weights, values) * deviation) ** 2, axis=axis))
+
+
+def _weights_for(log_weights: Array, values: Array) -> Array:
+    """The weights with axes of length 1 for those that a value has."""
+    return jnp.exp(log_weights).reshape(log_weights.shape + (1,) * (values.ndim - log_weights.ndim))
 
 
 def counterfactual(
