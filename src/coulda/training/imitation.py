@@ -90,7 +90,7 @@ class Imitation(eqx.Module):
             agreement=agreement,
             episode_return=jnp.mean(trajectories.episode_return),
             answered=jnp.sum(advice.any(-1)) / jnp.maximum(jnp.sum(trajectories.episode.live), 1),
-            gradient_norm=optax.global_norm(gradient),
+            gradient_norm=optax.tree.norm(gradient),
         )
         return ImitationState(eqx.apply_updates(state.policy, updates), optimizer_state, state.updates + 1), info
 
