@@ -109,7 +109,7 @@ def imitation_loss(policy: Policy, trajectories: Trajectory, advice: Array) -> t
     advised = jnp.where(advice | ~answered[..., None], log_probs, -jnp.inf)
     loss = -jax.scipy.special.logsumexp(advised, axis=-1)
     right = jnp.take_along_axis(advice, jnp.argmax(log_probs, -1, keepdims=True), -1)[..., 0]
-    count = jnp.maximum(jnp.sum(answered), 1)
+    count = jnp.maximum(jnp.sum(answered), 1).astype(jnp.float32)
     mean = lambda x: jnp.sum(jnp.where(answered, x, 0.0)) / count
     return mean(loss), mean(right.astype(jnp.float32))
 
