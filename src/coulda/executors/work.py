@@ -1,0 +1,114 @@
+"""`Work`: what is done for one batch, and `WorkSpec`: the recipe that a worker elsewhere builds it from.
+
+Workers are sent neither closures nor pickles: a recipe is the name of a function and settings in JSON, and
+parameters and results travel as safetensors.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import msgspec
+from jax import Array
+
+from coulda.storage import load_tree, save_tree
+
+
+@dataclass(frozen=True)
+class Work:
+    """Batch i of a version is `run(parameters, inputs(i))`.
+
+    Args:
+        parameters: arrays or shapes, in the structure of what will be published.
+        inputs: index -> a pytree of arrays, of the same shapes for each: the key of a batch (`seeded`), or its piece
+            of a log. Called on the host, and need not be traceable. The same index gives the same inputs.
+        run: (parameters, inputs) -> a pytree of arrays. Pure and traceable; it is jitted here, and splits its batch
+            over all local devices if it says so (`shard_batch`, `batched`).
+    """
+
+    parameters: Any
+    inputs: Callable[[int], Any]
+    run: Callable[[Any, Any], Any]
+
+    @cached_property
+    def compiled(self) -> Callable[[Any, Any], Any]:
+        """`run`, jitted."""
+        return eqx.filter_jit(self.run)
+
+    @cached_property
+    def value(self) -> Any:
+        """The shapes of a batch."""
+        return eqx.filter_eval_shape(self.run, self.parameters, self.inputs(0))
+
+    def __call__(self, parameters: Any, index: int) -> Any:
+        """Batch `index` of the version that has these parameters."""
+        return self.compiled(parameters, self.inputs(index))
+
+
+class WorkSpec(msgspec.Struct, frozen=True):
+    """A recipe: `function` is named `package.module:function` and returns the `Work` for these settings."""
+
+    function: str
+    settings: dict[str, Any] = {}
+    """Keyword arguments, of types that JSON has."""
+
+    def build(self) -> Work:
+        """The work; raises where there is no such function, or where it returns something else."""
+        module, _, name = self.function.partition(":")
+        if not name:
+            raise ValueError(f"recipe '{self.function}' names no function; write package.module:function")
+        function = getattr(importlib.import_module(module), name, None)
+        if function is None:
+            raise ValueError(f"recipe '{self.function}': module '{module}' has no '{name}'")
+        work = function(**self.settings)
+        if not isinstance(work, Work):
+            raise TypeError(f"recipe '{self.function}' returned a {type(work).__name__}; it must return a Work")
+        return work
+
+
+def seeded(seed: int) -> Callable[[int], Array]:
+    """The inputs of work that draws: batch i has the key `fold_in(key(seed), i)`."""
+    key = jax.random.key(seed)
+    return lambda index: jax.random.fold_in(key, index)
+
+
+class Worker:
+    """Works elsewhere: bytes in, bytes out. It remembers the parameters of one version."""
+
+    def __init__(self, spec: WorkSpec):
+        self._work, self._version, self._parameters = spec.build(), None, None
+
+    def run(self, version: int, parameters: bytes, index: int) -> bytes:
+        """Batch `index` as safetensors; `parameters` are read where `version` is not the one remembered."""
+        if version != self._version:
+            self._parameters, self._version = load_tree(parameters, self._work.parameters), version
+        return save_tree(self._work(self._parameters, index))
+
+
+DECISIVE = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_most_optimizations",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_threefry_partitionable",
+)
+"""Settings of JAX that decide what a program computes, to the bit or at all: a worker takes them over."""
+
+
+def jax_settings() -> dict[str, Any]:
+    """This process's decisive settings; also its number of CPU devices, over which a batch is split."""
+    settings = {name: getattr(jax.config, name) for name in DECISIVE}
+    devices = jax.local_device_count() if jax.default_backend() == "cpu" else 1
+    return {**settings, "jax_num_cpu_devices": devices}
+
+
+def use_jax_settings(settings: dict[str, Any]) -> None:
+    """Take over `jax_settings()` of another process; JAX must not have been used yet."""
+    for name, value in settings.items():
+        jax.config.update(name, value)
