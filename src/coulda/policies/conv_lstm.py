@@ -8,10 +8,10 @@ from jax import Array
 from coulda.networks import ConvLSTM, Dense
 from coulda.networks.conv_lstm import Carry
 from coulda.noise import Categorical
-from coulda.pomdp import Policy
+from coulda.policies.actor_critic import ActorCritic
 
 
-class ConvLSTMPolicy(Policy):
+class ConvLSTMPolicy(ActorCritic):
     """π(a | h) for observations that are grids of tile categories, `uint8[height, width]`.
 
     The network does not see the border of the grid, which is always wall: the interior alone is 1.5 times cheaper.
@@ -51,13 +51,8 @@ class ConvLSTMPolicy(Policy):
         """Zeros."""
         return self.memory.initial_carry(self.height, self.width)
 
-    def __call__(self, carry: Carry, observation: Array) -> tuple[Carry, Categorical]:
-        """The distribution of the next action."""
-        carry, distribution, _ = self.with_value(carry, observation)
-        return carry, distribution
-
     def with_value(self, carry: Carry, observation: Array) -> tuple[Carry, Categorical, Array]:
-        """Also V(h), the estimated return from here on."""
+        """The network's answer."""
         tiles = jax.nn.one_hot(observation[1:-1, 1:-1], self.num_tiles)
         carry, top = self.memory(carry, tiles)
         outputs = self.heads(jax.nn.relu(self.hidden(jnp.ravel(top))))

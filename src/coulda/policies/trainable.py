@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from coulda.noise import Categorical, NoiseDistribution, Normal
+from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import Policy
 
 
@@ -66,14 +67,16 @@ class Feedforward(Policy):
         return carry, _distribution(self.network(_encode(self.space, observation)), self.log_scale)
 
 
-class Recurrent(Policy):
-    """A gated recurrent unit over observations, actions and rewards, and a linear answer.
+class Recurrent(ActorCritic):
+    """A gated recurrent unit over observations, actions and rewards, and linear answers.
 
     For discrete actions; its memory is what a partially observed world needs.
     """
 
     cell: eqx.nn.GRUCell
     answer: eqx.nn.Linear
+    """Action logits."""
+    value: eqx.nn.Linear
     space: gymnasium.Space = eqx.field(static=True)
 
     def __init__(
@@ -84,21 +87,24 @@ class Recurrent(Policy):
         *,
         width: int = 32,
     ):
-        key_cell, key_answer = jax.random.split(key)
+        key_cell, key_answer, key_value = jax.random.split(key, 3)
         actions = int(action_space.n)
         self.space = observation_space
         self.cell = eqx.nn.GRUCell(_features(observation_space) + actions + 1, width, key=key_cell)
         self.answer = eqx.nn.Linear(width, actions, key=key_answer)
+        self.value = eqx.nn.Linear(width, "scalar", key=key_value)
 
     def initial_carry(self) -> tuple[Array, Array]:
         """What is remembered, and the last action and reward."""
         return jnp.zeros(self.cell.hidden_size), jnp.zeros(self.answer.weight.shape[0] + 1)
 
-    def __call__(self, carry: tuple[Array, Array], observation: Any) -> tuple[tuple[Array, Array], Categorical]:
+    def with_value(
+        self, carry: tuple[Array, Array], observation: Any
+    ) -> tuple[tuple[Array, Array], Categorical, Array]:
         """Remember what is seen, then answer."""
         memory, done = carry
         memory = self.cell(jnp.concatenate([_encode(self.space, observation), done]), memory)
-        return (memory, done), Categorical(logits=self.answer(memory))
+        return (memory, done), Categorical(logits=self.answer(memory)), self.value(memory)
 
     def remember(self, carry: tuple[Array, Array], action: Array, reward: Array) -> tuple[Array, Array]:
         """The action and its reward, squashed, are part of the next input."""
