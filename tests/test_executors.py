@@ -1,11 +1,14 @@
 """Executors: what is given out depends on the requests alone, in this process and in others."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coulda.executors import Batch, InProcess, Stream, Work, WorkSpec, gather
+from coulda.executors import Batch, InProcess, Stream, Work, WorkError, WorkSpec, gather
+from coulda.executors.processes import Processes
 from tests.programs import recipes
 
 EPISODES = WorkSpec("tests.programs.recipes:tiger_episodes", {"seed": 3})
@@ -136,3 +139,48 @@ def test_work_may_be_given_without_a_recipe():
     executor.publish(9, jnp.float32(0.5))
     executor.request(4)
     assert executor.next() == Batch(9, 4, jnp.float32(4.5))
+
+
+def test_processes_return_the_bits_of_this_process():
+    with InProcess(EPISODES) as executor:
+        expected = ask(executor, REQUESTS)
+    with Processes(EPISODES, num_workers=2) as executor:
+        found = ask(executor, REQUESTS)
+        pids = executor.pids
+    assert [(batch.version, batch.index) for batch in found] == REQUESTS
+    assert_same_bits([batch.value for batch in found], [batch.value for batch in expected])
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_worker_that_dies_is_replaced_and_its_batch_is_the_same(tmp_path):
+    spec = WorkSpec("tests.programs.recipes:dying", {"folder": str(tmp_path), "deaths": 2})
+    with Processes(spec, num_workers=1, capacity=8) as executor:
+        executor.publish(0, jnp.float32(2))
+        assert [float(batch.value) for batch in gather(executor, range(5))] == [0, 2, 4, 6, 8]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_batch_that_kills_every_worker_is_given_up(tmp_path):
+    spec = WorkSpec("tests.programs.recipes:dying", {"folder": str(tmp_path), "deaths": 100})
+    with Processes(spec, num_workers=1, max_deaths=2) as executor:
+        executor.publish(0, jnp.float32(2))
+        executor.request(3)
+        with pytest.raises(
+            WorkError, match=r"batch 3 of version 0: its worker died 2 times, at last with exit code -9"
+        ):
+            executor.next()
+
+
+def test_what_goes_wrong_in_a_worker_is_told_and_the_worker_goes_on():
+    with Processes(WorkSpec("tests.programs.recipes:failing"), num_workers=1) as executor:
+        executor.publish(0, jnp.float32(2))
+        for index in (2, 1):
+            executor.request(index)
+        with pytest.raises(WorkError, match=r"(?s)batch 2 of version 0 failed in a worker.*batch two is cursed"):
+            executor.next()
+        assert float(executor.next().value) == 2
+        (pid,) = executor.pids
+        assert pid != os.getpid()

@@ -8,6 +8,7 @@ and all executors return the same bits.
 | `work`        | `Work`, and the recipe from which a worker builds it              |
 | `executor`    | the protocol, `InProcess`, and `gather` over many batches         |
 | `stream`      | batches for a learner, of a stated staleness                      |
+| `worker`      | the other side of the two below                                   |
 | `processes`   | `Processes`: workers on this machine                              |
 | `ray_cluster` | `Ray`: workers on many (extra `ray`)                              |
 | `learner`     | a learner on a Ray actor of its own, resumed from its checkpoints |

@@ -15,8 +15,6 @@ import jax
 import msgspec
 from jax import Array
 
-from coulda.storage import load_tree, save_tree
-
 
 @dataclass(frozen=True)
 class Work:
@@ -74,41 +72,3 @@ def seeded(seed: int) -> Callable[[int], Array]:
     """The inputs of work that draws: batch i has the key `fold_in(key(seed), i)`."""
     key = jax.random.key(seed)
     return lambda index: jax.random.fold_in(key, index)
-
-
-class Worker:
-    """Works elsewhere: bytes in, bytes out. It remembers the parameters of one version."""
-
-    def __init__(self, spec: WorkSpec):
-        self._work, self._version, self._parameters = spec.build(), None, None
-
-    def run(self, version: int, parameters: bytes, index: int) -> bytes:
-        """Batch `index` as safetensors; `parameters` are read where `version` is not the one remembered."""
-        if version != self._version:
-            self._parameters, self._version = load_tree(parameters, self._work.parameters), version
-        return save_tree(self._work(self._parameters, index))
-
-
-DECISIVE = (
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_disable_most_optimizations",
-    "jax_enable_x64",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_threefry_partitionable",
-)
-"""Settings of JAX that decide what a program computes, to the bit or at all: a worker takes them over."""
-
-
-def jax_settings() -> dict[str, Any]:
-    """This process's decisive settings; also its number of CPU devices, over which a batch is split."""
-    settings = {name: getattr(jax.config, name) for name in DECISIVE}
-    devices = jax.local_device_count() if jax.default_backend() == "cpu" else 1
-    return {**settings, "jax_num_cpu_devices": devices}
-
-
-def use_jax_settings(settings: dict[str, Any]) -> None:
-    """Take over `jax_settings()` of another process; JAX must not have been used yet."""
-    for name, value in settings.items():
-        jax.config.update(name, value)

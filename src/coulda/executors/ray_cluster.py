@@ -1,0 +1,87 @@
+"""`Ray`: workers on a cluster, or on a local one that is started for them (extra `ray`)."""
+
+import os
+from typing import Any
+
+import msgspec
+
+from coulda.executors.executor import Executor, WorkError
+from coulda.executors.work import WorkSpec
+from coulda.executors.worker import Hello, Request, Worker, hello
+from coulda.extras import require
+from coulda.storage import load_tree, save_tree
+
+
+class Ray(Executor):
+    """Each worker is a Ray actor, which Ray restarts where it can, and whose requests Ray repeats.
+
+    Parameters go through the object store, once a version and node. Requests go to the workers in turn.
+
+    Args:
+        spec: the recipe; its function must be importable where the workers run.
+        num_workers: actors, of one CPU each.
+        address: of a cluster that runs already, such as "auto"; by default one is started on this machine, without
+            a dashboard, and stopped by `close`. Where Ray is connected already, that connection is used.
+        capacity: batches in flight; four a worker by default.
+    """
+
+    def __init__(self, spec: WorkSpec, num_workers: int = 2, address: str | None = None, capacity: int | None = None):
+        super().__init__(spec.build(), 4 * num_workers if capacity is None else capacity)
+        self._ray = require("ray", extra="ray")
+        self._connected_here = connect(address, num_cpus=num_workers)
+        actor = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=-1)
+        greeting = msgspec.msgpack.encode(hello(spec))
+        self.actors = [actor.remote(greeting) for _ in range(num_workers)]
+        self._turn = 0
+
+    def _encode(self, parameters: Any) -> Any:
+        return self._ray.put(save_tree(parameters))
+
+    def _start(self, version: int, parameters: Any, index: int) -> Any:
+        actor = self.actors[self._turn % len(self.actors)]
+        self._turn += 1
+        return actor.run.remote(version, parameters, index)
+
+    def _finish(self, ticket: Any) -> Any:
+        try:
+            data = self._ray.get(ticket)
+        except self._ray.exceptions.RayTaskError as error:
+            raise WorkError(f"a batch failed in a worker:\n{error}") from error
+        return load_tree(data, self.work.value)
+
+    def close(self) -> None:
+        """Let the actors go; also the cluster, if it was started or joined here."""
+        super().close()
+        for actor in self.actors:
+            self._ray.kill(actor)
+        if self._connected_here:
+            self._ray.shutdown()
+
+
+def connect(address: str | None, num_cpus: int) -> bool:
+    """Join the cluster at `address`, or start one of `num_cpus` here; False where Ray is connected already."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = require("ray", extra="ray")
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
+    if address is None:
+        ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+    else:
+        ray.init(address=address, **quiet)
+    return True
+
+
+class _Actor:
+    """A `Worker` that Ray may hold: made of plain bytes, so that Ray can make it again."""
+
+    def __init__(self, greeting: bytes):
+        self._worker = Worker(msgspec.msgpack.decode(greeting, type=Hello))
+
+    def run(self, version: int, parameters: bytes, index: int) -> bytes:
+        """A batch, as safetensors."""
+        return self._worker.run(Request(version, index, parameters))
+
+    def pid(self) -> int:
+        """Of the actor's process."""
+        return os.getpid()
