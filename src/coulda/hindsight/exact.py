@@ -17,13 +17,13 @@ from coulda.hindsight.gaussian import gaussian_noise
 from coulda.hindsight.source import (
     ALL_STEPS,
     ScenarioSource,
+    action_noise,
     fresh,
     history_length,
     other_key,
     where_known,
 )
 from coulda.pomdp import Actor, Episode, FinitePOMDP, LinearGaussianPOMDP, Planner, Scenario
-from coulda.pomdp.actors import choose
 
 
 class Exact(ScenarioSource):
@@ -63,7 +63,7 @@ class Exact(ScenarioSource):
             states = sample_states(other_key(key), self.model, self.behavior, episode, length)
             inferred = finite_noise(self.model, states, episode, noise)
         if self.behavior is not None:
-            actions = _action_noise(self, states, episode, noise.action)
+            actions = action_noise(self.model, self.behavior, states, episode, noise.action)
             inferred = eqx.tree_at(lambda s: s.action, inferred, actions)
         return _only_history(inferred, noise, length)
 
@@ -165,21 +165,6 @@ def _planner_log_probs(planner: Planner, states: Any, episode: Episode) -> Array
     before = jax.tree.map(lambda leaf: leaf[:-1], (states, episode.observation))
     inputs = (*before, episode.action, episode.reward)
     return jax.lax.scan(step, planner.initial_carry(), inputs)[1]
-
-
-def _action_noise(source: Exact, states: Any, episode: Episode, noise: Any) -> Any:
-    """The posterior of U_a, given the history and, for a planner, the states."""
-    actor: Any = source.behavior
-
-    def step(carry: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-        state, observation, action, reward, u = inputs
-        carry, distribution = choose(actor, carry, state, observation)
-        inferred = source.model.action_mechanism.posterior(distribution, action, u)
-        return actor.remember(carry, action, reward), inferred
-
-    before = jax.tree.map(lambda leaf: leaf[:-1], (states, episode.observation))
-    inputs = (*before, episode.action, episode.reward, noise)
-    return jax.lax.scan(step, actor.initial_carry(), inputs)[1]
 
 
 def _only_history(inferred: Scenario, noise: Scenario, length: Array) -> Scenario:

@@ -4,13 +4,11 @@
 from pairs of observed, true states" (section 5). GPS, SVG and the model of Abbeel et al. (2006) share it.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.hindsight.source import ALL_STEPS, ScenarioSource, fresh, history_length, where_known
+from coulda.hindsight.source import ALL_STEPS, ScenarioSource, action_noise, fresh, history_length, where_known
 from coulda.pomdp import Episode, Policy, Scenario
 from coulda.pomdp.observed import ObservedPOMDP
 
@@ -40,23 +38,12 @@ class ObservedStates(ScenarioSource):
         known = jnp.arange(self.model.horizon) + 1 < history_length(episode, self.steps)
         transition = jax.vmap(self.model.transition_posterior)(before, episode.action, after, noise.transition)
         first = self.model.initial_posterior(jax.tree.map(lambda leaf: leaf[0], states), noise.initial)
-        action = noise.action if self.behavior is None else self._action_noise(self.behavior, episode, noise.action)
+        action = noise.action
+        if self.behavior is not None:
+            action = action_noise(self.model, self.behavior, states, episode, action)
         return Scenario(
             initial=where_known(self.steps > 0, first, noise.initial),
             transition=where_known(known, transition, noise.transition),
             observation=noise.observation,
             action=where_known(known, action, noise.action),
         )
-
-    def _action_noise(self, behavior: Policy, episode: Episode, noise: Any) -> Any:
-        """The posterior of U_a given the history, `[T, ...]`."""
-
-        def step(carry: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-            observation, action, reward, u = inputs
-            carry, distribution = behavior(carry, observation)
-            inferred = self.model.action_mechanism.posterior(distribution, action, u)
-            return behavior.remember(carry, action, reward), inferred
-
-        seen = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
-        inputs = (seen, episode.action, episode.reward, noise)
-        return jax.lax.scan(step, behavior.initial_carry(), inputs)[1]

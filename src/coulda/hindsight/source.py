@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.pomdp import POMDP, Episode, Scenario
+from coulda.pomdp import POMDP, Actor, Episode, Scenario
+from coulda.pomdp.actors import choose
 
 ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""
@@ -95,3 +96,17 @@ def where_known(known: Array, inferred: Any, otherwise: Any) -> Any:
         return jnp.where(jnp.reshape(known, known.shape + (1,) * (a.ndim - known.ndim)), a, b)
 
     return jax.tree.map(pick, inferred, otherwise)
+
+
+def action_noise(model: POMDP, actor: Actor, states: Any, episode: Episode, noise: Any) -> Any:
+    """The posterior of U_a `[T, ...]`, given the history and, for a planner, the states `[T + 1, ...]`."""
+
+    def step(carry: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        state, observation, action, reward, u = inputs
+        carry, distribution = choose(actor, carry, state, observation)
+        inferred = model.action_mechanism.posterior(distribution, action, u)
+        return actor.remember(carry, action, reward), inferred
+
+    before = jax.tree.map(lambda leaf: leaf[:-1], (states, episode.observation))
+    inputs = (*before, episode.action, episode.reward, noise)
+    return jax.lax.scan(step, actor.initial_carry(), inputs)[1]
