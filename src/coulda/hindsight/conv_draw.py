@@ -7,16 +7,39 @@ logits, from which every tile is drawn by itself. For training, q(z_k | z_<k, u,
 The latents Z are not the noise U of the SCM; integrating them out gives its distribution.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import msgspec
 from jax import Array
 
 from coulda.networks import ConvLSTM, Convolution
 from coulda.noise import Gumbel, Independent, Normal
 from coulda.pomdp import Episode
+from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+
+
+class ScenarioArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that makes a `ConvDRAW` but its weights."""
+
+    num_layers: int = 4
+    """K (paper: 8)."""
+    channels: int = 16
+    """Of every hidden state (paper: 32)."""
+    latents: int = 8
+    """Of each z_k."""
+    shared: bool = False
+    """Whether the K layers share their weights."""
+    num_tiles: int = 7
+    num_actions: int = 5
+    wall: int = 1
+
+
+_KIND = Kind("scenario-model", 1, ScenarioArchitecture)
+_WEIGHTS = "weights.safetensors"
 
 
 class Layer(eqx.Module):
@@ -84,39 +107,24 @@ class ConvDRAW(eqx.Module):
     reader: ConvLSTM
     layers: Layer
     """With a leading axis of K, or of 1 where the weights are shared."""
-    num_layers: int = eqx.field(static=True)
-    latents: int = eqx.field(static=True)
-    num_tiles: int = eqx.field(static=True)
-    num_actions: int = eqx.field(static=True)
-    wall: int = eqx.field(static=True)
+    architecture: ScenarioArchitecture = eqx.field(static=True)
 
-    def __init__(
-        self,
-        key: Array,
-        *,
-        num_layers: int = 4,
-        channels: int = 16,
-        latents: int = 8,
-        shared: bool = False,
-        num_tiles: int = 7,
-        num_actions: int = 5,
-        wall: int = 1,
-    ):
+    def __init__(self, key: Array, **options: int):
+        """`options` are those of `ScenarioArchitecture`."""
+        self.architecture = a = ScenarioArchitecture(**options)
         key_reader, key_layers = jax.random.split(key)
         # A step of the history: the tiles, the action that follows, the reward that it brought, and "there is one".
-        self.reader = ConvLSTM(key_reader, num_tiles + num_actions + 2, channels=channels)
-        keys = jax.random.split(key_layers, 1 if shared else num_layers)
-        self.layers = eqx.filter_vmap(lambda k: Layer(k, channels, latents, num_tiles))(keys)
-        self.num_layers, self.latents = num_layers, latents
-        self.num_tiles, self.num_actions, self.wall = num_tiles, num_actions, wall
+        self.reader = ConvLSTM(key_reader, a.num_tiles + a.num_actions + 2, channels=a.channels)
+        keys = jax.random.split(key_layers, 1 if a.shared else a.num_layers)
+        self.layers = eqx.filter_vmap(lambda k: Layer(k, a.channels, a.latents, a.num_tiles))(keys)
 
     def noise(self, height: int, width: int) -> Independent:
         """What `sample` and `elbo` are given: the noise of the latents, and of the tiles."""
         inner = (height - 2, width - 2)
         return Independent(
             {
-                "latents": Normal(shape=(self.num_layers, *inner, self.latents)),
-                "tiles": Gumbel((*inner, self.num_tiles)),
+                "latents": Normal(shape=(self.architecture.num_layers, *inner, self.architecture.latents)),
+                "tiles": Gumbel((*inner, self.architecture.num_tiles)),
             }
         )
 
@@ -130,11 +138,11 @@ class ConvDRAW(eqx.Module):
         """
         drawn = self.draw(self.read(episode, length), noise["latents"])
         inner = jnp.argmax(drawn.logits + noise["tiles"], -1).astype(episode.observation.dtype)
-        return jnp.pad(inner, 1, constant_values=self.wall)
+        return jnp.pad(inner, 1, constant_values=self.architecture.wall)
 
     def elbo(self, u: Array, episode: Episode, length: Array, noise: dict[str, Array]) -> tuple[Array, Drawn]:
         """E_q[log p(u | z, h)] - KL, in nats, by one reparameterized draw; and the pass itself."""
-        tiles = jax.nn.one_hot(u[1:-1, 1:-1], self.num_tiles)
+        tiles = jax.nn.one_hot(u[1:-1, 1:-1], self.architecture.num_tiles)
         drawn = self.draw(self.read(episode, length), noise["latents"], tiles)
         log_likelihood = jnp.sum(jax.nn.log_softmax(drawn.logits) * tiles)
         return log_likelihood - drawn.divergence, drawn
@@ -149,10 +157,12 @@ class ConvDRAW(eqx.Module):
             # a_i and r_i belong to h_t only if o_{i+1} does.
             follows = (i + 1 < length).astype(jnp.float32)
             extras = jnp.concatenate(
-                [jax.nn.one_hot(action, self.num_actions) * follows, jnp.stack([reward * follows])]
+                [jax.nn.one_hot(action, self.architecture.num_actions) * follows, jnp.stack([reward * follows])]
             )
-            plane = jnp.broadcast_to(jnp.append(extras, 1.0), (height, width, self.num_actions + 2))
-            new, _ = self.reader(carry, jnp.concatenate([jax.nn.one_hot(tiles, self.num_tiles), plane], -1))
+            plane = jnp.broadcast_to(jnp.append(extras, 1.0), (height, width, self.architecture.num_actions + 2))
+            new, _ = self.reader(
+                carry, jnp.concatenate([jax.nn.one_hot(tiles, self.architecture.num_tiles), plane], -1)
+            )
             return jax.tree.map(lambda a, b: jnp.where(i < length, a, b), new, carry), None
 
         pad = lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])])
@@ -169,7 +179,7 @@ class ConvDRAW(eqx.Module):
             tiles: `[height, width, num_tiles]`.
         """
         height, width, _ = summary.shape
-        shared = jax.tree.leaves(self.layers)[0].shape[0] == 1
+        shared = self.architecture.shared
         only = jax.tree.map(lambda leaf: leaf[0], self.layers)
 
         def step(state, inputs):
@@ -189,9 +199,21 @@ class ConvDRAW(eqx.Module):
         start = (
             only.encoder.initial_carry(height, width),
             only.decoder.initial_carry(height, width),
-            jnp.zeros((height, width, self.num_tiles)),
+            jnp.zeros((height, width, self.architecture.num_tiles)),
         )
         inputs = noise if shared else (self.layers, noise)
         (_, _, canvas), (prior, posterior) = jax.lax.scan(step, start, inputs)
         divergence = jnp.zeros(()) if tiles is None else posterior.divergence(prior)
         return Drawn(canvas, divergence, prior, posterior)
+
+
+def save_scenario_model(path: Path, network: ConvDRAW) -> None:
+    """Commit a network as an artifact at `path`, which must not exist yet."""
+    write_artifact(path, _KIND, [(_WEIGHTS, save_tree(network))], network.architecture)
+
+
+def load_scenario_model(path: Path) -> ConvDRAW:
+    """The network that `save_scenario_model` wrote; anything else raises `coulda.storage.ArtifactError`."""
+    artifact = read_artifact(path, _KIND)
+    template = eqx.filter_eval_shape(ConvDRAW, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
+    return load_tree(artifact.read(_WEIGHTS), template)

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments.sokoban import ActionTable, tabulate
+from coulda.environments.sokoban.action_table import MAX_STATES
 from coulda.noise import Categorical
 from coulda.pomdp import Planner
 
@@ -34,6 +35,6 @@ class SolverPlanners(eqx.Module):
         return SolverPlanner(self.table, level)
 
 
-def solver_planners(levels: Any, num_boxes: int) -> SolverPlanners:
-    """Search all of the levels `[n, height, width]` on the host, exhaustively."""
-    return SolverPlanners(tabulate(np.asarray(levels), num_boxes))
+def solver_planners(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> SolverPlanners:
+    """Search all of the levels `[n, height, width]` on the host, exhaustively; see `tabulate`."""
+    return SolverPlanners(tabulate(np.asarray(levels), num_boxes, max_states))

@@ -1,14 +1,38 @@
 """The paper's policy: a convolutional LSTM over grids of categories, with a softmax and a value head."""
 
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import msgspec
 from jax import Array
 
 from coulda.networks import ConvLSTM, Dense
 from coulda.networks.conv_lstm import Carry
 from coulda.noise import Categorical
 from coulda.policies.actor_critic import ActorCritic
+from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+
+
+class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that makes a `ConvLSTMPolicy` but its weights."""
+
+    height: int
+    width: int
+    num_tiles: int = 7
+    num_actions: int = 5
+    layers: int = 1
+    channels: int = 16
+    kernel: int = 3
+    ticks: int = 1
+    """Passes through all layers an observation."""
+    units: int = 128
+    """Of the dense layer before the heads."""
+
+
+_KIND = Kind("policy", 1, PolicyArchitecture)
+_WEIGHTS = "weights.safetensors"
 
 
 class ConvLSTMPolicy(ActorCritic):
@@ -22,38 +46,27 @@ class ConvLSTMPolicy(ActorCritic):
     hidden: Dense
     heads: Dense
     """Action logits, then the value."""
-    height: int = eqx.field(static=True)
-    width: int = eqx.field(static=True)
-    num_tiles: int = eqx.field(static=True)
+    architecture: PolicyArchitecture = eqx.field(static=True)
 
-    def __init__(
-        self,
-        key: Array,
-        height: int,
-        width: int,
-        *,
-        num_tiles: int = 7,
-        num_actions: int = 5,
-        layers: int = 1,
-        channels: int = 16,
-        ticks: int = 1,
-        units: int = 128,
-    ):
+    def __init__(self, key: Array, height: int, width: int, **options: int):
+        """`options` are those of `PolicyArchitecture`."""
+        self.architecture = a = PolicyArchitecture(height, width, **options)
+        if min(a.height, a.width) < 3:
+            raise ValueError(f"a grid of {a.height}×{a.width} has no interior; the least is 3×3.")
         key_memory, key_hidden, key_heads = jax.random.split(key, 3)
-        self.height, self.width, self.num_tiles = height - 2, width - 2, num_tiles
-        if self.height < 1 or self.width < 1:
-            raise ValueError(f"a grid of {height}×{width} has no interior; the least is 3×3.")
-        self.memory = ConvLSTM(key_memory, num_tiles, layers=layers, channels=channels, ticks=ticks)
-        self.hidden = Dense(key_hidden, self.height * self.width * channels, units, scale=2**0.5)
-        self.heads = Dense(key_heads, units, num_actions + 1, scale=0.1)
+        self.memory = ConvLSTM(
+            key_memory, a.num_tiles, layers=a.layers, channels=a.channels, kernel=a.kernel, ticks=a.ticks
+        )
+        self.hidden = Dense(key_hidden, (a.height - 2) * (a.width - 2) * a.channels, a.units, scale=2**0.5)
+        self.heads = Dense(key_heads, a.units, a.num_actions + 1, scale=0.1)
 
     def initial_carry(self) -> Carry:
         """Zeros."""
-        return self.memory.initial_carry(self.height, self.width)
+        return self.memory.initial_carry(self.architecture.height - 2, self.architecture.width - 2)
 
     def with_value(self, carry: Carry, observation: Array) -> tuple[Carry, Categorical, Array]:
         """The network's answer."""
-        tiles = jax.nn.one_hot(observation[1:-1, 1:-1], self.num_tiles)
+        tiles = jax.nn.one_hot(observation[1:-1, 1:-1], self.architecture.num_tiles)
         carry, top = self.memory(carry, tiles)
         outputs = self.heads(jax.nn.relu(self.hidden(jnp.ravel(top))))
         return carry, Categorical(logits=outputs[:-1]), outputs[-1]
@@ -62,3 +75,15 @@ class ConvLSTMPolicy(ActorCritic):
 def paper_policy(key: Array, height: int = 10, width: int = 10) -> ConvLSTMPolicy:
     """The architecture of section 3.2."""
     return ConvLSTMPolicy(key, height, width, layers=3, channels=32, ticks=2, units=256)
+
+
+def save_policy(path: Path, policy: ConvLSTMPolicy) -> None:
+    """Commit a policy as an artifact at `path`, which must not exist yet."""
+    write_artifact(path, _KIND, [(_WEIGHTS, save_tree(policy))], policy.architecture)
+
+
+def load_policy(path: Path) -> ConvLSTMPolicy:
+    """The policy that `save_policy` wrote; anything else raises `coulda.storage.ArtifactError`."""
+    artifact = read_artifact(path, _KIND)
+    template = eqx.filter_eval_shape(ConvLSTMPolicy, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
+    return load_tree(artifact.read(_WEIGHTS), template)

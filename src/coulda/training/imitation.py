@@ -17,6 +17,7 @@ from jax import Array
 from coulda.evaluation.history import all_log_probs
 from coulda.planners.mixture import ExpertMixture
 from coulda.pomdp import POMDP, Planner, Policy, Scenario, Trajectory, rollout
+from coulda.trainer import shard_batch
 
 Experts = Callable[[Scenario], Callable[[Array], Planner]]
 """Scenarios `[B, ...]` -> the planner of the i-th of them. Runs on the host, once a step: it may search."""
@@ -58,8 +59,8 @@ class Imitation(eqx.Module):
     environment: POMDP
     experts: Experts = eqx.field(static=True)
     optimizer: optax.GradientTransformation = eqx.field(static=True)
-    batch: int = eqx.field(static=True, default=64)
-    cloning_updates: int = eqx.field(static=True, default=200)
+    batch: int = eqx.field(static=True, default=32)
+    cloning_updates: int = eqx.field(static=True, default=100)
 
     def init(self, policy: Policy) -> ImitationState:
         """The state before the first step."""
@@ -67,11 +68,12 @@ class Imitation(eqx.Module):
 
     def step(self, key: Array, state: ImitationState) -> tuple[ImitationState, ImitationInfo]:
         """Draw scenarios, ask the expert for its tables, act, and learn. Consumes `key`."""
-        scenarios = _draw(self.environment, jax.random.split(key, self.batch))
+        scenarios = draw(self.environment, jax.random.split(key, self.batch))
         return self._improve(state, scenarios, self.experts(scenarios))
 
     @eqx.filter_jit
     def _improve(self, state: ImitationState, scenarios: Scenario, expert: Any) -> tuple[ImitationState, ImitationInfo]:
+        scenarios = shard_batch(scenarios)
         beta = jnp.clip(1 - state.updates / self.cloning_updates, 0.0, 1.0).astype(jnp.float32)
         numbers = jnp.arange(self.batch)
 
@@ -84,7 +86,8 @@ class Imitation(eqx.Module):
         (loss, agreement), gradient = eqx.filter_value_and_grad(imitation_loss, has_aux=True)(
             state.policy, trajectories, advice
         )
-        updates, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
+            updates, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
         info = ImitationInfo(
             loss=loss,
             agreement=agreement,
@@ -126,5 +129,6 @@ def _advice(planner: Planner, trajectory: Trajectory) -> Array:
 
 
 @eqx.filter_jit
-def _draw(environment: POMDP, keys: Array) -> Scenario:
+def draw(environment: POMDP, keys: Array) -> Scenario:
+    """Scenarios `[B, ...]` of the environment, one a key."""
     return jax.vmap(environment.scenario_prior.sample)(keys)

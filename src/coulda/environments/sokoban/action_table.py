@@ -32,7 +32,7 @@ class ActionTable(eqx.Module):
     cell: Array
     """`int32[n, height·width]`, the number of each floor cell, -1 at walls."""
     choose: Array
-    """`int32[cells + 1, boxes + 1]`, binomial coefficients."""
+    """`int32[cells + 1, 9]`, binomial coefficients."""
 
     def optimal(self, level: Array | int, state: Array) -> Array:
         """Which actions begin a shortest solution from `state` of level number `level`.
@@ -87,8 +87,8 @@ def tabulate(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> Actio
         list(pool.map(fill, range(n)))
     floor = flat != tiles.WALL
     cell = np.where(floor, np.cumsum(floor, axis=1) - 1, -1)
-    most = max((boxes for (_, boxes, _), ok in zip(sizes, has_table, strict=True) if ok), default=0)
-    choose = [[math.comb(i, j) for j in range(most + 1)] for i in range(height * width + 1)]
+    # As many columns as any table needs, so that no batch of levels compiles anew.
+    choose = [[math.comb(i, j) for j in range(_tabulate.MAX_BOXES + 1)] for i in range(height * width + 1)]
     return ActionTable(
         jnp.asarray(masks),
         jnp.asarray(offset, jnp.int32),

@@ -1,0 +1,237 @@
+"""The two networks of section 3.2 on PO-Sokoban: the policy from the exact solver, and the scenario model p(U | h_t).
+
+Both are trained through `coulda.trainer`, on levels of pools of their own, and both are measured on levels that
+neither has seen.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from coulda.environments.sokoban import Sokoban, count_defects, solve
+from coulda.environments.sokoban.solver import SOLVED
+from coulda.experiments.presets import SokobanSize, draw_levels, sokoban
+from coulda.hindsight.conv_draw import ConvDRAW
+from coulda.hindsight.learned import Learned
+from coulda.hindsight.source import history_length
+from coulda.planners.solver import SolverPlanners, solver_planners
+from coulda.policies import Uniform
+from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.pomdp import Episode, Policy, Scenario, batched, rollout
+from coulda.trainer import Trained, TrainerConfig, train
+from coulda.training.imitation import Imitation
+from coulda.training.scenario_model import ScenarioTraining
+
+
+@dataclass(frozen=True)
+class PolicyRecipe:
+    """How a policy is made from the solver, by DAgger."""
+
+    layers: int = 1
+    channels: int = 16
+    ticks: int = 1
+    units: int = 128
+    updates: int = 2400
+    batch: int = 32
+    """Episodes an update."""
+    learning_rate: float = 4e-3
+    """Of Adam, constant for the first half and then falling to 0 along a cosine."""
+    cloning_updates: int = 100
+    """Over so many updates the solver's share in acting falls from 1 to 0."""
+    levels: int = 100_000
+    """Different levels to learn from, at most."""
+
+
+@dataclass(frozen=True)
+class ScenarioRecipe:
+    """How a scenario model is made from privileged pairs (u, h_t)."""
+
+    num_layers: int = 4
+    """K."""
+    channels: int = 16
+    latents: int = 8
+    shared: bool = False
+    """Whether the K layers share their weights."""
+    updates: int = 3000
+    batch: int = 32
+    """Pairs an update (paper: 4)."""
+    learning_rate: float = 2e-3
+    """Of Adam (paper: 3e-4), constant at first and falling to 0 along a cosine over the last 40%."""
+    steps: int | None = None
+    """t of a model for this t alone, as in the paper; by default one model serves every t."""
+    expert: bool = False
+    """Also learn from episodes in which the solver acts, as policy search needs."""
+    levels: int = 100_000
+
+
+@dataclass(frozen=True)
+class Running:
+    """Of a run, not of what it makes: where it is kept, and what is shown."""
+
+    folder: Path | None = None
+    resume: bool = True
+    tensorboard: bool = False
+    progress: bool = True
+    checkpoint_every: int = 400
+    evaluation_levels: int = 1000
+
+    def train(self, key: Array, training: Any, first: Any, updates: int, settings: Any, evaluate: Any) -> Trained:
+        """`coulda.trainer.train` with these options."""
+        config = TrainerConfig(updates, checkpoint_every=self.checkpoint_every, log_every=20)
+        return train(
+            key,
+            training.step,
+            training.init(first),
+            config,
+            folder=self.folder,
+            settings=settings,
+            evaluate=evaluate,
+            resume=self.resume and self.folder is not None,
+            tensorboard=self.tensorboard,
+            progress=self.progress,
+        )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Levels that nothing was trained on: of the pool "truth"."""
+
+    seed: int
+    size: SokobanSize
+    levels: int = 1000
+
+    @cached_property
+    def environment(self) -> Sokoban:
+        """With those levels."""
+        return sokoban(draw_levels(jax.random.key(self.seed), self.size, "truth", self.levels), self.size)
+
+    def solve_rate(self, key: Array, policy: Policy) -> dict[str, Array]:
+        """The share of levels that the policy solves, and its mean return."""
+        return _solve_rate(self.environment, policy, jax.random.split(key, self.levels))
+
+
+def solvers(size: SokobanSize) -> Any:
+    """For a batch of scenarios, the exact solver of each level; it has no answer where a level is not one of ours."""
+
+    def experts(scenarios: Scenario) -> SolverPlanners:
+        return solver_planners(scenarios.initial, size.boxes, size.max_states)
+
+    return experts
+
+
+def train_policy(
+    seed: int, size: SokobanSize, recipe: PolicyRecipe, running: Running
+) -> tuple[ConvLSTMPolicy, Trained]:
+    """DAgger from the exact solver, on levels of the pool "policy"."""
+    key_levels, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
+    environment = sokoban(draw_levels(key_levels, size, "policy", recipe.levels), size)
+    half = recipe.updates // 2
+    rate = falling(recipe.learning_rate, recipe.updates, recipe.updates - half)
+    imitation = Imitation(environment, solvers(size), rate, recipe.batch, recipe.cloning_updates)
+    options = {"layers": recipe.layers, "channels": recipe.channels, "ticks": recipe.ticks, "units": recipe.units}
+    policy = ConvLSTMPolicy(key_network, size.size, size.size, **options)
+    held_out = HeldOut(seed + 1, size, running.evaluation_levels)
+    evaluate = lambda key, state: held_out.solve_rate(key, state.policy)
+    settings = {"seed": seed, "size": asdict(size), "recipe": asdict(recipe)}
+    trained = running.train(key_train, imitation, policy, recipe.updates, settings, evaluate)
+    return trained.state.policy, trained
+
+
+def train_scenarios(seed: int, size: SokobanSize, recipe: ScenarioRecipe, running: Running) -> tuple[ConvDRAW, Trained]:
+    """The ELBO on episodes of the uniform policy, on levels of the pool "scenarios"."""
+    key_levels, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
+    environment = sokoban(draw_levels(key_levels, size, "scenarios", recipe.levels), size)
+    rate = falling(recipe.learning_rate, recipe.updates, int(0.4 * recipe.updates))
+    experts = solvers(size) if recipe.expert else None
+    training = ScenarioTraining(environment, Uniform(5), rate, recipe.batch, recipe.steps, experts)
+    options = {name: getattr(recipe, name) for name in ("num_layers", "channels", "latents", "shared")}
+    held_out = HeldOut(seed + 1, size, running.evaluation_levels)
+    steps = size.horizon + 1 if recipe.steps is None else recipe.steps
+
+    def evaluate(key: Array, state: Any) -> dict[str, Array]:
+        found = _posteriors(
+            held_out.environment, state.network, jnp.int32(steps), jax.random.split(key, held_out.levels)
+        )
+        wrong = jnp.sum(found.drawn != found.level, (1, 2))
+        return {"held_out/elbo": jnp.mean(found.elbo), "held_out/exact": jnp.mean((wrong == 0).astype(jnp.float32))}
+
+    settings = {"seed": seed, "size": asdict(size), "recipe": asdict(recipe)}
+    trained = running.train(key_train, training, ConvDRAW(key_network, **options), recipe.updates, settings, evaluate)
+    return trained.state.network, trained
+
+
+def quality(key: Array, network: ConvDRAW, held_out: HeldOut, steps: tuple[int, ...]) -> list[dict[str, Any]]:
+    """What a scenario model draws for each t, on episodes of the uniform policy in levels it has not seen.
+
+    A row a t: the ELBO and its parts in nats, tiles wrong, exact levels, every defect, well-formed, solvable.
+    """
+    keys = jax.random.split(key, held_out.levels)
+    return [_row(t, _posteriors(held_out.environment, network, jnp.int32(t), keys), held_out.size.boxes) for t in steps]
+
+
+def falling(rate: float, updates: int, last: int) -> optax.GradientTransformation:
+    """Adam with clipped gradients, its rate constant and then falling to 0 over the `last` updates."""
+    schedule = optax.join_schedules(
+        [optax.constant_schedule(rate), optax.cosine_decay_schedule(rate, max(last, 1))], [updates - last]
+    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+
+
+class Posterior(eqx.Module):
+    """A level, one drawn given its history, and the ELBO's parts."""
+
+    level: Array
+    drawn: Array
+    elbo: Array
+    divergence: Array
+
+
+@eqx.filter_jit
+def _posteriors(environment: Sokoban, network: ConvDRAW, steps: Array, keys: Array) -> Posterior:
+    source = Learned(environment, network).given(steps)
+
+    def one(key: Array) -> Posterior:
+        key_scenario, key_infer, key_elbo = jax.random.split(key, 3)
+        scenario = environment.scenario_prior.sample(key_scenario)
+        episode: Episode = rollout(environment, Uniform(5), scenario).episode
+        noise = network.noise(*scenario.initial.shape).sample(key_elbo)
+        elbo, drawn = network.elbo(scenario.initial, episode, history_length(episode, steps), noise)
+        return Posterior(scenario.initial, source.infer(key_infer, episode).initial, elbo, drawn.divergence)
+
+    return batched(one, keys, chunk_size=256)
+
+
+def _row(t: int, found: Posterior, num_boxes: int) -> dict[str, Any]:
+    drawn, wrong = np.asarray(found.drawn), np.asarray(found.drawn != found.level).sum((1, 2))
+    defects = count_defects(drawn, num_boxes)
+    well_formed = ~np.any([count > 0 for count in defects.values()], axis=0)
+    solvable = solve(drawn[well_formed], num_boxes).status == SOLVED if well_formed.any() else np.zeros(0, bool)
+    return {
+        "t": t,
+        "elbo": float(jnp.mean(found.elbo)),
+        "reconstruction": float(jnp.mean(found.elbo + found.divergence)),
+        "divergence": float(jnp.mean(found.divergence)),
+        "tiles wrong": float(wrong.mean()),
+        "exact": float((wrong == 0).mean()),
+        "well-formed": float(well_formed.mean()),
+        "solvable": float(solvable.sum() / len(drawn)),
+        "defects": {name: float((count > 0).mean()) for name, count in defects.items()},
+    }
+
+
+@eqx.filter_jit
+def _solve_rate(environment: Sokoban, policy: Policy, keys: Array) -> dict[str, Array]:
+    def one(key: Array) -> tuple[Array, Array]:
+        trajectory = rollout(environment, policy, environment.scenario_prior.sample(key))
+        return environment.solved(trajectory.state[-1]).astype(jnp.float32), trajectory.episode_return
+
+    solved, returns = batched(one, keys, chunk_size=512)
+    return {"held_out/solved": jnp.mean(solved), "held_out/return": jnp.mean(returns)}
