@@ -58,7 +58,7 @@ def test_equals_the_sum_of_the_definition(settings, end):
 def test_the_direct_sum_tells_settings_apart():
     """The twin: what was compared above depends on every setting."""
     inputs = episode(9, end=9)
-    base = dict(discount=0.9, decay=0.9, clip_rho=1.5, clip_c=1.2)
+    base = {"discount": 0.9, "decay": 0.9, "clip_rho": 1.5, "clip_c": 1.2}
     target, _ = direct_sum(*inputs, **base)
     for name in base:
         other, _ = direct_sum(*inputs, **(base | {name: 0.5}))
