@@ -44,20 +44,28 @@ class Replay(eqx.Module):
 
 def replay(model: POMDP, scenario: Scenario, episode: Episode, steps: Array) -> Replay:
     """Run the logged actions on `scenario`, and compare with what was logged up to h_t, t = `steps`."""
-
-    def step(state: Any, t: Array) -> tuple[Any, tuple[Any, Array]]:
-        action = jax.tree.map(lambda leaf: leaf[t], episode.action)
-        observation = model.observe(state, at_step(scenario.observation, t))
-        next_state = model.transition(state, action, at_step(scenario.transition, t))
-        return next_state, (observation, model.reward(state, action, next_state))
-
-    last, (observations, rewards) = jax.lax.scan(step, model.initial(scenario.initial), jnp.arange(model.horizon))
-    closing = model.observe(last, at_step(scenario.observation, model.horizon))
-    observations = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), observations, closing)
+    _, observations, rewards = run_actions(model, scenario, episode.action)
     seen = jax.tree.leaves(jax.tree.map(_same_rows, observations, episode.observation))
     paid = jnp.concatenate([jnp.ones(1, bool), _same_rows(rewards, episode.reward)])
     within = jnp.arange(model.horizon + 1) < jnp.minimum(steps, episode.length + 1)
     return Replay(jnp.sum(within & paid & jnp.stack(seen).all(0)), jnp.sum(within))
+
+
+def run_actions(model: POMDP, scenario: Scenario, actions: Any) -> tuple[Any, Any, Array]:
+    """States and observations `[T + 1, ...]` and rewards `[T]` of given actions `[T, ...]` on `scenario`."""
+
+    def step(state: Any, t: Array) -> tuple[Any, tuple[Any, Any, Array]]:
+        action = jax.tree.map(lambda leaf: leaf[t], actions)
+        observation = model.observe(state, at_step(scenario.observation, t))
+        next_state = model.transition(state, action, at_step(scenario.transition, t))
+        return next_state, (state, observation, model.reward(state, action, next_state))
+
+    last, (states, observations, rewards) = jax.lax.scan(
+        step, model.initial(scenario.initial), jnp.arange(model.horizon)
+    )
+    closing = last, model.observe(last, at_step(scenario.observation, model.horizon))
+    states, observations = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), (states, observations), closing)
+    return states, observations, rewards
 
 
 def _same_rows(a: Array, b: Array) -> Array:

@@ -140,9 +140,7 @@ def _infer(
     index: Array,
 ) -> tuple[Scenario, Replay, Shift, Array]:
     """Scenarios `[M, ...]` of one episode, how they replay the log, how far from the prior they are, which are bad."""
-    if repeated and not isinstance(source, Prior):
-        # The observation after the last action was not logged; what stands in its place is no evidence.
-        source = source.given(jnp.minimum(source.steps, episode.length))
+    source = informed(source, repeated, episode)
 
     def one(key: Array) -> tuple[Scenario, Replay, Shift]:
         scenario = source.infer(key, episode)
@@ -152,6 +150,13 @@ def _infer(
     scenarios, replays, shifts = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), num_scenarios))
     bad = jnp.zeros(num_scenarios, bool) if malformed is None else jax.vmap(malformed)(scenarios)
     return scenarios, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), bad
+
+
+def informed(source: ScenarioSource, repeated: bool, episode: Episode) -> ScenarioSource:
+    """The source without the observation after the last action, where a repeated one stands in its place."""
+    if not repeated or isinstance(source, Prior):
+        return source
+    return source.given(jnp.minimum(source.steps, episode.length))
 
 
 def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:

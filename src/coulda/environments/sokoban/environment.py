@@ -127,7 +127,7 @@ class Sokoban(POMDP):
 
     def observe(self, state: Array, u: Array) -> Array:
         """The state with masked tiles shown as empty; u is `uint32[height, width]`, uniform bits."""
-        masked = ~self._in_window(state) & below_probability(u, self.mask_probability)
+        masked = ~self.in_window(state) & below_probability(u, self.mask_probability)
         return jnp.where(masked, jnp.uint8(tiles.EMPTY), state)
 
     def observation_log_prob(self, observation: Array, state: Array) -> Array:
@@ -135,7 +135,7 @@ class Sokoban(POMDP):
         p = jnp.float32(self.mask_probability)
         seen, blank = observation == state, observation == tiles.EMPTY
         hidden = jnp.where(blank, jnp.where(seen, 0.0, jnp.log(p)), jnp.where(seen, jnp.log1p(-p), -jnp.inf))
-        return jnp.sum(jnp.where(self._in_window(state), jnp.where(seen, 0.0, -jnp.inf), hidden))
+        return jnp.sum(jnp.where(self.in_window(state), jnp.where(seen, 0.0, -jnp.inf), hidden))
 
     @property
     def _cells(self) -> Array:
@@ -149,7 +149,7 @@ class Sokoban(POMDP):
         inside = (row >= 0) & (row < self.height) & (column >= 0) & (column < self.width)
         return jnp.where(inside, row * self.width + column, self.height * self.width)
 
-    def _in_window(self, state: Array) -> Array:
+    def in_window(self, state: Array) -> Array:
         """Where the agent sees without noise, `bool[height, width]`."""
         here, reach = first_agent(state), self.window // 2
         row, column = self._cells // self.width, self._cells % self.width

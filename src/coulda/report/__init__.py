@@ -1,0 +1,29 @@
+"""One HTML page to look at: verdicts, the table of estimators, figures and the counterfactual explorer.
+
+In the order in which they import each other: `contents` (what a report holds), `tables` (from a `Comparison`),
+`sprites` and `frames` (what a model's states look like), `explorer` (logged episodes under other policies), `page`
+(the HTML, and the report as an artifact). `page.html`, `page.css` and `page.js` are put together when it is written.
+"""
+
+from coulda.report.contents import Explorer, Figure, Provenance, Report, Table
+from coulda.report.explorer import explore
+from coulda.report.frames import View, view_of
+from coulda.report.page import load_report, save_report, write_report
+from coulda.report.tables import provenance, summarize, tabulate
+
+__all__ = [
+    "Explorer",
+    "Figure",
+    "Provenance",
+    "Report",
+    "Table",
+    "View",
+    "explore",
+    "load_report",
+    "provenance",
+    "save_report",
+    "summarize",
+    "tabulate",
+    "view_of",
+    "write_report",
+]

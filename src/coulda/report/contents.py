@@ -1,0 +1,181 @@
+"""What a report holds: plain values that become JSON and back, and know nothing of how they are shown."""
+
+from typing import Any
+
+import msgspec
+
+from coulda.evaluation.estimate import Verdict
+
+
+class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of everything in a report."""
+
+
+class Finding(Contents, frozen=True):
+    """One diagnostic of an estimate."""
+
+    name: str
+    value: float | None
+    """None where it is not finite."""
+    verdict: Verdict
+    sentence: str
+
+
+class Row(Contents, frozen=True):
+    """One estimate of the table."""
+
+    policy: str
+    method: str
+    value: float | None
+    """None where the log cannot tell."""
+    low: float | None
+    """None where there is no interval, or no end to it."""
+    high: float | None
+    level: float | None
+    """Of the interval, such as 0.95."""
+    effective_sample_size: float
+    verdict: Verdict
+    reasons: str
+    findings: tuple[Finding, ...] = ()
+    error: float | None = None
+    """Relative to the truth, where that is known."""
+
+
+class MethodVerdict(Contents, frozen=True):
+    """Whether to believe a method, over all policies."""
+
+    method: str
+    verdict: Verdict
+    why: str
+
+
+class Table(Contents, frozen=True):
+    """Estimators by policies, and what they may be held against."""
+
+    rows: tuple[Row, ...]
+    verdicts: tuple[MethodVerdict, ...]
+    num_episodes: int
+    logged_mean: float
+    """Mean return of the log."""
+    truth: dict[str, float] = {}
+    """E[G] of each policy, where it is known."""
+
+
+class Figure(Contents, frozen=True):
+    """A picture with its caption."""
+
+    title: str
+    caption: str
+    svg: str
+    """The text of an SVG file."""
+
+
+class Tile(Contents, frozen=True):
+    """What one category of a grid looks like."""
+
+    name: str
+    svg: str
+    """SVG of a picture of 32 × 32, without a background: the floor shows through."""
+
+
+class GridScene(Contents, frozen=True, tag="grid"):
+    """States are grids of tiles."""
+
+    height: int
+    width: int
+    tiles: tuple[Tile, ...]
+    """By number, at most 64."""
+
+
+class Channel(Contents, frozen=True):
+    """A number that is followed over time."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+    """What the levels 0, 1, … are called; empty for a real number."""
+    hidden: bool = False
+    """Whether it is inferred only, never observed."""
+
+
+class SeriesScene(Contents, frozen=True, tag="series"):
+    """States are numbers over time."""
+
+    channels: tuple[Channel, ...]
+
+
+class TileFrames(Contents, frozen=True, tag="tiles"):
+    """Grids over time, a character a tile: `A` is 0, `B` is 1, … as in base64url."""
+
+    tiles: str
+    """Of all steps end to end, row by row."""
+    agreement: str = ""
+    """How many of the posterior draws have this tile here; empty for what was observed."""
+
+
+class LineFrames(Contents, frozen=True, tag="lines"):
+    """Channels over time, `[C][T + 1]`."""
+
+    values: tuple[tuple[float | None, ...], ...]
+    """None where nothing was observed."""
+    low: tuple[tuple[float, ...], ...] = ()
+    """Of nine in ten posterior draws; empty for what was observed."""
+    high: tuple[tuple[float, ...], ...] = ()
+
+
+Frames = TileFrames | LineFrames
+
+
+class Play(Contents, frozen=True):
+    """One episode as it went or would have gone: T steps and T + 1 frames, up to its end."""
+
+    frames: Frames
+    actions: tuple[str, ...]
+    rewards: tuple[float, ...]
+    returns: tuple[float, ...]
+    """G on each posterior draw; the first is the one shown."""
+
+
+class ExploredEpisode(Contents, frozen=True):
+    """A logged episode, and what would have become of it."""
+
+    number: int
+    """In the log."""
+    observed: Frames
+    factual: Play
+    """Logged actions and rewards; frames are those of the inferred scenario, and `returns` what it pays for them."""
+    counterfactual: tuple[Play, ...]
+    """A policy each, in the order of `Explorer.policies`, on the same scenario."""
+
+
+class Explorer(Contents, frozen=True):
+    """Logged episodes with inferred scenarios, and each policy on them."""
+
+    scene: GridScene | SeriesScene
+    policies: tuple[str, ...]
+    num_samples: int
+    """Posterior draws an episode."""
+    threshold: float
+    """An episode is won with this return or more."""
+    episodes: tuple[ExploredEpisode, ...]
+
+
+class Provenance(Contents, frozen=True):
+    """What it takes to make the same numbers again."""
+
+    seeds: dict[str, int] = {}
+    config: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    digests: dict[str, str] = {}
+    """SHA-256 of inputs, by name."""
+
+
+class Report(Contents, frozen=True):
+    """Everything on the page, in its order there; what is empty is left out."""
+
+    title: str
+    summary: tuple[str, ...] = ()
+    """Sentences: the first is the headline."""
+    table: Table | None = None
+    explorer: Explorer | None = None
+    figures: tuple[Figure, ...] = ()
+    provenance: Provenance = Provenance()

@@ -1,0 +1,170 @@
+"""`explore`: the same logged episodes again under other policies, ready to be stepped through.
+
+For each episode several scenarios are drawn from p(U | h). On each of them the logged actions are replayed and every
+policy is run: all on the same noise, so that what differs is what the policy did. The first draw is shown; the others
+say how sure that is.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.episodes import EpisodeLog
+from coulda.evaluation.model_checks import run_actions
+from coulda.evaluation.scenarios import informed
+from coulda.hindsight import ScenarioSource
+from coulda.pomdp import POMDP, Actor, Episode, batched, rollout
+from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
+from coulda.report.frames import View, view_of
+
+DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
+
+
+class Played(NamedTuple):
+    """One actor on the S draws of one episode's scenario."""
+
+    frames: Any
+    """`[S, T + 1, ...]`."""
+    action: Any
+    """Of the first draw, `[T, ...]`."""
+    reward: Any
+    """`[S, T]`."""
+    length: Any
+    """Of the first draw."""
+
+
+def explore(
+    key: Array,
+    model: POMDP,
+    episodes: EpisodeLog,
+    source: ScenarioSource,
+    policies: Mapping[str, Actor],
+    num_samples: int = 8,
+    *,
+    view: View | None = None,
+    threshold: float | None = None,
+) -> Explorer:
+    """Each episode's inferred scenario, and every policy on it.
+
+    Args:
+        key: consumed.
+        model: the SCM we believe in.
+        episodes: a log; some dozens are enough to look at.
+        source: of scenarios given an episode.
+        policies: by name. Planners are welcome: they see the state of the inferred scenario.
+        num_samples: draws of p(U | h) an episode, 1 to 63.
+        view: how states are shown; see `view_of`.
+        threshold: the return from which an episode is won; by default the mean return of these episodes.
+    """
+    if not 1 <= num_samples < len(DIGITS):
+        raise ValueError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios an episode")
+    if not policies or not len(episodes):
+        raise ValueError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
+    view = view_of(model) if view is None else view
+    repeated = episodes.schema.last_observation == "repeated"
+    keys = jax.vmap(lambda k: jax.random.split(k, num_samples))(jax.random.split(key, len(episodes)))
+    found = _explore(model, source, dict(policies), view, repeated, keys, episodes.padded(model.horizon))
+    observed, factual, played = jax.tree.map(np.asarray, found)
+    returns = episodes.episode_returns
+    explored = [_episode(i, view, episodes[i], observed[i], _at((factual, played), i)) for i in range(len(episodes))]
+    chosen = float(returns.mean()) if threshold is None else threshold
+    return Explorer(view.scene, tuple(policies), num_samples, _short(chosen), tuple(explored))
+
+
+@eqx.filter_jit
+def _explore(
+    model: POMDP,
+    source: ScenarioSource,
+    policies: dict[str, Actor],
+    view: View,
+    repeated: bool,
+    keys: Array,
+    episodes: Episode,
+) -> tuple[Array, Played, dict[str, Played]]:
+    """What was observed `[N, T + 1, ...]`, the replay of the log and each policy, `[N]` in each leaf."""
+
+    def one(pair: tuple[Array, Episode]) -> tuple[Array, Played, dict[str, Played]]:
+        keys, episode = pair
+        known = informed(source, repeated, episode)
+        scenarios = jax.vmap(lambda key: known.infer(key, episode))(keys)
+        show = jax.vmap(view.state)
+        states, _, rewards = jax.vmap(lambda u: run_actions(model, u, episode.action))(scenarios)
+        paid = jnp.where(episode.live[None], rewards, 0.0)
+        factual = Played(jax.vmap(show)(states), episode.action, paid, episode.length)
+        return jax.vmap(view.observation)(episode.observation), factual, {n: run(p, scenarios) for n, p in named}
+
+    def run(policy: Actor, scenarios: Any) -> Played:
+        tau = jax.vmap(lambda u: rollout(model, policy, u))(scenarios)
+        frames = jax.vmap(jax.vmap(view.state))(tau.state)
+        first = _at(tau.episode, 0)
+        return Played(frames, first.action, tau.episode.reward, first.length)
+
+    named = list(policies.items())
+    return batched(one, (keys, episodes), chunk_size=16)
+
+
+def _episode(number: int, view: View, episode: Episode, observed: np.ndarray, found: Any) -> ExploredEpisode:
+    """Numbers to contents, of one episode."""
+    replayed, played = found
+    length = len(episode.reward)
+    factual = _play(view, replayed)
+    logged = tuple(_short(reward) for reward in np.asarray(episode.reward))
+    return ExploredEpisode(
+        number,
+        _frames(view, observed[None, : length + 1], known=True),
+        Play(factual.frames, factual.actions, logged, factual.returns),
+        tuple(_play(view, one) for one in played.values()),
+    )
+
+
+def _play(view: View, played: Played) -> Play:
+    length = int(played.length)
+    return Play(
+        _frames(view, played.frames[:, : length + 1]),
+        tuple(view.action(_at(played.action, t)) for t in range(length)),
+        tuple(_short(reward) for reward in played.reward[0, :length]),
+        tuple(_short(value) for value in played.reward.sum(1)),
+    )
+
+
+def _frames(view: View, draws: np.ndarray, known: bool = False) -> Frames:
+    """The first of draws `[S, T + 1, ...]`, and how far the others agree with it, unless it is known."""
+    if isinstance(view.scene, GridScene):
+        agreement = "" if known else _digits((draws == draws[0]).sum(0))
+        return TileFrames(_digits(draws[0]), agreement)
+    values = draws[0].astype(float)
+    low, high = ((), ()) if known else (_lines(limit) for limit in np.quantile(draws, (0.05, 0.95), axis=0))
+    missing = tuple(tuple(None if np.isnan(x) else _short(x) for x in channel) for channel in values.T)
+    return LineFrames(missing, low, high)
+
+
+def _lines(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """`[T + 1, C]` to a tuple a channel."""
+    return tuple(tuple(_short(x) for x in channel) for channel in values.T)
+
+
+def _digits(numbers: np.ndarray) -> str:
+    """A character a number in 0 … 63.
+
+    >>> _digits(np.array([[0, 1], [26, 63]]))
+    'ABa_'
+    """
+    return DIGITS[numbers.ravel()].tobytes().decode()
+
+
+def _short(value: Any) -> float:
+    """Six digits, which is what a float32 holds.
+
+    >>> _short(np.float32(0.1))
+    0.1
+    """
+    return float(f"{value:.6g}")
+
+
+def _at(tree: Any, i: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[i], tree)

@@ -1,0 +1,148 @@
+"""What a model's states look like: `View`s, one for each kind of model here, and how to write one of your own.
+
+A view has two functions, of one state and of one observation, that give either a grid of tile numbers or a vector of
+channels, as its scene says. Nothing else in the report knows any model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.environments.sepsis import Sepsis, SepsisState
+from coulda.environments.sepsis.kernel import NUM_OBSERVED, treatments_by, treatments_of, vitals_of
+from coulda.environments.sokoban import Sokoban, tiles
+from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP
+from coulda.report.contents import Channel, GridScene, SeriesScene
+from coulda.report.sprites import SOKOBAN_TILES
+
+MOST_CHANNELS = 16
+"""More lines than these nobody reads."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How to show a model. The functions are traced by JAX, but for `action`."""
+
+    scene: GridScene | SeriesScene
+    state: Callable[[Any], Array]
+    """Of one state: `[height, width]` of tile numbers, or `[C]` of channels."""
+    observation: Callable[[Any], Array]
+    """Of one observation, likewise; NaN for channels that are not observed."""
+    action: Callable[[Any], str]
+    """The name of one action."""
+
+
+def view_of(model: POMDP) -> View:
+    """The view of a model that is known here; every other one's states as plain numbers over time."""
+    if isinstance(model, Sokoban):
+        return sokoban_view(model)
+    if isinstance(model, Sepsis):
+        return sepsis_view()
+    if isinstance(model, LinearGaussianPOMDP):
+        return linear_gaussian_view(model)
+    if isinstance(model, FinitePOMDP):
+        return finite_view(model)
+    return numbers_view(model)
+
+
+def sokoban_view(model: Sokoban) -> View:
+    """Grids. A tile that looks empty may also be masked, except near the agent."""
+    hidden = len(SOKOBAN_TILES) - 1
+
+    def seen(observation: Array) -> Array:
+        doubtful = (observation == tiles.EMPTY) & ~model.in_window(observation)
+        return jnp.where(doubtful, jnp.uint8(hidden), observation)
+
+    scene = GridScene(model.height, model.width, SOKOBAN_TILES)
+    return View(scene, lambda state: state, seen, lambda action: tiles.ACTION_NAMES[int(action)])
+
+
+def sepsis_view() -> View:
+    """Vitals, treatments, and the diabetes that nobody sees."""
+    three = ("low", "normal", "high")
+    levels = {"heart rate": three, "blood pressure": three, "oxygen": ("low", "normal")}
+    levels |= {"glucose": ("very low", "low", "normal", "high", "very high")}
+    given = dict.fromkeys(("antibiotics", "vasopressors", "ventilation"), ("off", "on"))
+    channels = [Channel(name, labels) for name, labels in (levels | given).items()]
+
+    def state(state: SepsisState) -> Array:
+        return jnp.append(observed(state.observed), state.diabetic.astype(jnp.float32))
+
+    def observed(number: Array) -> Array:
+        return jnp.stack([x.astype(jnp.float32) for x in (*vitals_of(number), *treatments_of(number))])
+
+    def observation(number: Array) -> Array:
+        return jnp.append(observed(number % NUM_OBSERVED), jnp.float32(jnp.nan))
+
+    def action(number: Any) -> str:
+        on = [name for name, value in treatments_by(jnp.asarray(number))._asdict().items() if value]
+        return " + ".join(on) or "nothing"
+
+    scene = SeriesScene((*channels, Channel("diabetes", ("no", "yes"), hidden=True)))
+    return View(scene, state, observation, action)
+
+
+def linear_gaussian_view(model: LinearGaussianPOMDP) -> View:
+    """The components of the state and, where it is hidden, its readings C s, against which the log's are set."""
+    size = model.A.shape[0]
+    names = [Channel(f"s{_subscript(i)}", hidden=model.C is not None) for i in range(size)]
+    C = model.C
+    if C is None:
+        return View(SeriesScene(tuple(names)), lambda state: state, lambda observation: observation, _numbers)
+    names += [Channel(f"o{_subscript(i)}") for i in range(C.shape[0])]
+    return View(
+        SeriesScene(tuple(names)),
+        lambda state: jnp.concatenate([state, C @ state]),
+        lambda observation: jnp.concatenate([jnp.full(size, jnp.nan), observation]),
+        _numbers,
+    )
+
+
+def finite_view(model: FinitePOMDP) -> View:
+    """The number of the state, and that of the observation where one can be told from the other."""
+    names = tuple(str(i) for i in range(model.num_states)) if model.num_states <= 12 else ()
+    scene = SeriesScene((Channel("state", names, hidden=True),))
+    state = lambda state: state.index.astype(jnp.float32)[None]
+    return View(scene, state, lambda _: jnp.full(1, jnp.nan), _numbers)
+
+
+def numbers_view(model: POMDP) -> View:
+    """Every number in the state as a channel; those of the observation too, if it is made like the state."""
+    state = jax.eval_shape(lambda: model.initial(model.initial_noise.sample(jax.random.key(0))))
+    names = _names(state)
+    if len(names) > MOST_CHANNELS:
+        raise ValueError(
+            f"a state of {type(model).__name__} has {len(names)} numbers, too many to draw (at most {MOST_CHANNELS}); "
+            "give `view=View(...)` that says what to show"
+        )
+    space = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.observation_space.sample()))
+    same = jax.tree.map(jnp.shape, space) == jax.tree.map(jnp.shape, state)
+    unseen = lambda _: jnp.full(len(names), jnp.nan)
+    scene = SeriesScene(tuple(Channel(name, hidden=not same) for name in names))
+    return View(scene, _flat, _flat if same else unseen, _numbers)
+
+
+def _names(tree: Any) -> list[str]:
+    """One for each number of a tree."""
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path).lstrip(".") or "state"
+        found += [name] if not leaf.shape else [f"{name} {i}" for i in range(int(np.prod(leaf.shape)))]
+    return found
+
+
+def _flat(tree: Any) -> Array:
+    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)])
+
+
+def _numbers(action: Any) -> str:
+    return ", ".join(f"{number:.3g}" for number in np.ravel(action))
+
+
+def _subscript(index: int) -> str:
+    return str(index + 1).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))

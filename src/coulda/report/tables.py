@@ -1,0 +1,108 @@
+"""From a `Comparison` to the table, the verdicts and the sentences of a report."""
+
+import math
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from coulda.evaluation import Comparison, Estimate
+from coulda.evaluation.estimate import VERDICTS, Verdict, worst
+from coulda.report.contents import Finding, MethodVerdict, Provenance, Row, Table
+
+
+def tabulate(comparison: Comparison) -> Table:
+    """The table of a report."""
+    rows = tuple(_row(name, estimate, comparison) for name, estimate in comparison.rows())
+    returns = comparison.logged_returns
+    return Table(rows, _verdicts(rows), len(returns), float(returns.mean()), dict(comparison.truth))
+
+
+def summarize(table: Table) -> tuple[str, ...]:
+    """The headline, and what the most precise of the trusted methods says of each policy."""
+    parts = []
+    for verdict, start in zip(VERDICTS, ("trust", "be careful with", "do not trust"), strict=True):
+        methods = [found.method for found in table.verdicts if found.verdict == verdict]
+        parts += [f"{start} {_listed(methods)}"] if methods else []
+    headline = "; ".join(parts)
+    logged = f"The log's {table.num_episodes:,} episodes returned {table.logged_mean:.3g} on average."
+    return (headline[:1].upper() + headline[1:] + ".", logged, *_answers(table))
+
+
+def provenance(
+    seeds: Mapping[str, int], config: Mapping[str, Any], digests: Mapping[str, str] | None = None
+) -> Provenance:
+    """Seeds, configuration and digests, with the versions of what computed."""
+    packages = ("coulda", "jax", "equinox", "numpy")
+    versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    return Provenance(dict(seeds), dict(config), versions, dict(digests or {}))
+
+
+def _row(policy: str, estimate: Estimate, comparison: Comparison) -> Row:
+    limits = estimate.interval
+    findings = tuple(Finding(d.name, _finite(d.value), d.verdict, d.sentence) for d in estimate.diagnostics)
+    return Row(
+        policy,
+        estimate.method,
+        estimate.value,
+        None if limits is None else _finite(limits.low),
+        None if limits is None else _finite(limits.high),
+        None if limits is None else limits.level,
+        float(estimate.effective_sample_size),
+        estimate.verdict,
+        estimate.reasons,
+        findings,
+        comparison.error(policy, estimate.method),
+    )
+
+
+def _verdicts(rows: tuple[Row, ...]) -> tuple[MethodVerdict, ...]:
+    """The worst verdict of each method with its reasons, most trusted methods first."""
+    found = []
+    for method in dict.fromkeys(row.method for row in rows):
+        of_method = [row for row in rows if row.method == method]
+        verdict = worst(row.verdict for row in of_method)
+        found.append(MethodVerdict(method, verdict, _why(of_method, verdict)))
+    return tuple(sorted(found, key=lambda v: VERDICTS.index(v.verdict)))
+
+
+def _why(rows: list[Row], verdict: Verdict) -> str:
+    """The reasons, with the policies that each is about where it is not about all."""
+    policies: dict[str, list[str]] = {}
+    for row in rows:
+        if row.verdict == verdict:
+            policies.setdefault(row.reasons, []).append(row.policy)
+    if len(policies) == 1 and len(rows) == len(next(iter(policies.values()))):
+        return next(iter(policies))
+    return " ".join(f"{_listed(names)}: {reasons}" for reasons, names in policies.items())
+
+
+def _answers(table: Table) -> list[str]:
+    """A sentence for each policy that some trusted method knows the value of."""
+    sentences = []
+    for policy in dict.fromkeys(row.policy for row in table.rows):
+        trusted = [row for row in table.rows if row.policy == policy and row.verdict == "trust"]
+        # What was run in the environment is no answer from the log; the table shows it as the truth.
+        known = [row for row in trusted if _width(row) < math.inf and row.method != "on-policy"]
+        if known:
+            best = min(known, key=_width)
+            limits = f"{best.low:.3g} to {best.high:.3g}"
+            sentences.append(f"{policy} would have returned {best.value:.3g} ({limits}, by {best.method}).")
+    return sentences
+
+
+def _width(row: Row) -> float:
+    return math.inf if row.value is None or row.low is None or row.high is None else row.high - row.low
+
+
+def _listed(names: list[str]) -> str:
+    """`a, b and c`.
+
+    >>> _listed(["a", "b", "c"]), _listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
