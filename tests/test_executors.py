@@ -9,10 +9,18 @@ import pytest
 
 from coulda.executors import Batch, InProcess, Stream, Work, WorkError, WorkSpec, gather
 from coulda.executors.processes import Processes
-from tests.programs import recipes
+from tests.conftest import ROOT
+from tests.programs import tiger_recipe
 
-EPISODES = WorkSpec("tests.programs.recipes:tiger_episodes", {"seed": 3})
+EPISODES = WorkSpec("tests.programs.tiger_recipe:episodes", {"seed": 3})
 COUNTED = WorkSpec("tests.programs.recipes:counted", {"seed": 1})
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(monkeypatch):
+    """Workers keep their compiled programs where the tests keep theirs."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 def assert_same_bits(a, b):
@@ -23,7 +31,7 @@ def assert_same_bits(a, b):
 def ask(executor, requests):
     """Batches of (seed of the policy, index) pairs, all in flight together."""
     for version, index in requests:
-        executor.publish(version, recipes.policy(version))
+        executor.publish(version, tiger_recipe.policy(version))
         executor.request(index)
     return [executor.next() for _ in requests]
 
@@ -35,10 +43,10 @@ def test_a_batch_is_a_function_of_version_seed_and_index():
     with InProcess(EPISODES) as executor:
         batches = ask(executor, REQUESTS)
         assert [(batch.version, batch.index) for batch in batches] == REQUESTS
-        work = recipes.tiger_episodes(seed=3)
+        work = tiger_recipe.episodes(seed=3)
         for batch in batches:
             key = jax.random.fold_in(jax.random.key(3), batch.index)
-            assert_same_bits(batch.value, jax.jit(work.run)(recipes.policy(batch.version), key))
+            assert_same_bits(batch.value, jax.jit(work.run)(tiger_recipe.policy(batch.version), key))
         assert_same_bits(batches[1].value, batches[5].value)
     # Twins: another version, another index and another seed are other episodes.
     with InProcess(WorkSpec(EPISODES.function, {"seed": 4})) as executor:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from coulda.trainer import TrainerConfig, train
+from coulda.trainer import Trained, TrainerConfig, train
 
 OPTIMIZER = optax.adam(1e-2)
 
@@ -35,14 +35,23 @@ def step(key, state):
     return {"weights": optax.apply_updates(state["weights"], updates), "optimizer": optimizer}, {"loss": value}
 
 
+def learn(folder: str, steps: int, pause: float) -> int:
+    """Train to the end, resuming what is there; how many steps that was."""
+    return train_paced(Path(folder), steps, pause).step
+
+
 def run(folder: Path, steps: int, pause: float) -> None:
+    trained = train_paced(folder, steps, pause)
+    print(trained.status, trained.step, flush=True)
+
+
+def train_paced(folder: Path, steps: int, pause: float) -> Trained:
     def paced(key, state):
         time.sleep(pause)
         return step(key, state)
 
     config = TrainerConfig(steps=steps, checkpoint_every=2, log_every=1, best="loss")
-    trained = train(jax.random.key(7), paced, initial_state(), config, folder=folder, resume=True, progress=False)
-    print(trained.status, trained.step, flush=True)
+    return train(jax.random.key(7), paced, initial_state(), config, folder=folder, resume=True, progress=False)
 
 
 def is_writing(folder: Path) -> bool:

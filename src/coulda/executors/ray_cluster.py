@@ -26,9 +26,10 @@ class Ray(Executor):
     """
 
     def __init__(self, spec: WorkSpec, num_workers: int = 2, address: str | None = None, capacity: int | None = None):
-        super().__init__(spec.build(), 4 * num_workers if capacity is None else capacity)
-        self._ray = require("ray", extra="ray")
+        # First, since Ray forks to start a cluster, which is best done before JAX starts its threads.
         self._connected_here = connect(address, num_cpus=num_workers)
+        self._ray = require("ray", extra="ray")
+        super().__init__(spec.build(), 4 * num_workers if capacity is None else capacity)
         actor = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=-1)
         greeting = msgspec.msgpack.encode(hello(spec))
         self.actors = [actor.remote(greeting) for _ in range(num_workers)]

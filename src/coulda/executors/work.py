@@ -56,16 +56,21 @@ class WorkSpec(msgspec.Struct, frozen=True):
 
     def build(self) -> Work:
         """The work; raises where there is no such function, or where it returns something else."""
-        module, _, name = self.function.partition(":")
-        if not name:
-            raise ValueError(f"recipe '{self.function}' names no function; write package.module:function")
-        function = getattr(importlib.import_module(module), name, None)
-        if function is None:
-            raise ValueError(f"recipe '{self.function}': module '{module}' has no '{name}'")
-        work = function(**self.settings)
+        work = named_function(self.function)(**self.settings)
         if not isinstance(work, Work):
             raise TypeError(f"recipe '{self.function}' returned a {type(work).__name__}; it must return a Work")
         return work
+
+
+def named_function(name: str) -> Callable[..., Any]:
+    """The function called `package.module:function`."""
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError(f"recipe '{name}' names no function; write package.module:function")
+    function = getattr(importlib.import_module(module), attribute, None)
+    if function is None:
+        raise ValueError(f"recipe '{name}': module '{module}' has no '{attribute}'")
+    return function
 
 
 def seeded(seed: int) -> Callable[[int], Array]:

@@ -1,0 +1,199 @@
+"""Ray under fire, in a process and a network of its own; each command prints one line of JSON.
+
+python cluster.py bits                            the three executors return the same bits
+python cluster.py actors KILLS SEED               workers killed while requests are in flight
+python cluster.py nodes KILLS SEED                whole nodes of a test cluster killed, and replaced
+python cluster.py learner KILLS SEED FOLDER       a learner killed and resumed, against one left alone
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # also for the workers, which Ray gives the driver's path
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import ray  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from coulda.executors import InProcess, WorkSpec  # noqa: E402
+from coulda.executors.learner import Learner  # noqa: E402
+from coulda.executors.processes import Processes  # noqa: E402
+from coulda.executors.ray_cluster import Ray  # noqa: E402
+from tests.programs import training  # noqa: E402
+
+SMALL = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+# Nodes are found dead after about a second, where Ray by default waits for half a minute.
+IMPATIENT = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+QUIET = {"log_to_driver": False, "logging_level": "warning"}
+
+
+def ray_processes(name: str) -> list[int]:
+    """Descendants of this process that Ray calls `ray::NAME…`."""
+    parents, titles = {}, {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            titles[int(entry.name)] = (entry / "cmdline").read_text()
+        except OSError:  # it ended meanwhile
+            continue
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return [pid for pid in mine if titles.get(pid, "").startswith(f"ray::{name}")]
+
+
+def kill_one(rng: random.Random, name: str) -> None:
+    """SIGKILL for a process of that name, as soon as there is one."""
+    deadline = time.monotonic() + 60
+    while not (found := ray_processes(name)):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no process ray::{name} in a minute")
+        time.sleep(0.05)
+    os.kill(rng.choice(sorted(found)), signal.SIGKILL)
+
+
+def same_bits(a, b) -> bool:
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in pairs)
+
+
+def bits() -> dict:
+    """Episodes of a recurrent policy, and batches too large to travel in Ray's messages."""
+    from tests.programs import tiger_recipe
+
+    compared = 0
+    episodes = WorkSpec("tests.programs.tiger_recipe:episodes", {"seed": 3})
+    large = WorkSpec("tests.programs.recipes:counted", {"size": 100_000})
+    ray.init(address="local", include_dashboard=False, **SMALL, **QUIET)
+    for spec, parameters in ((episodes, tiger_recipe.policy), (large, np.float32)):
+        answers = []
+        for kind in (InProcess, Processes, Ray):
+            with kind(spec) as executor:
+                answers.append([])
+                for version, index in [(0, 0), (0, 1), (1, 0), (2, 7), (0, 1)]:
+                    executor.publish(version, parameters(version))
+                    executor.request(index)
+                answers[-1] = [executor.next() for _ in range(5)]
+        for batches in zip(*answers, strict=True):
+            assert len({(batch.version, batch.index) for batch in batches}) == 1
+            assert same_bits(batches[0].value, batches[1].value)
+            assert same_bits(batches[0].value, batches[2].value)
+            compared += 1
+        assert not same_bits(answers[2][0].value, answers[2][1].value)  # the twin: another index
+    return {"batches compared": compared}
+
+
+def under_fire(executor: Ray, spec: WorkSpec, kills: int, strike) -> dict:
+    """Keep requests in flight while `strike` is called now and then; every answer, in order, is checked."""
+    expected = InProcess(spec)
+    asked = answered = wrong = struck = 0
+    seen = set()
+    while struck < kills or executor.in_flight:
+        while struck < kills and executor.in_flight < executor.capacity:
+            version = asked // 10
+            for each in (executor, expected):
+                each.publish(version, np.float32(version))
+            executor.request(asked)
+            asked += 1
+        if struck < kills:
+            strike()
+            struck += 1
+        for _ in range(min(executor.in_flight, 3 if struck < kills else executor.capacity)):
+            batch = executor.next()
+            expected.publish(batch.version, np.float32(batch.version))
+            expected.request(batch.index)
+            right = batch.index == answered and batch.version == answered // 10
+            wrong += not (right and same_bits(batch.value, expected.next().value))
+            seen.add(batch.index)
+            answered += 1
+    assert answered == asked
+    return {
+        "kills": struck,
+        "requests": asked,
+        "lost": asked - len(seen),
+        "duplicated": answered - len(seen),
+        "wrong": wrong,
+    }
+
+
+def actors(kills: int, seed: int) -> dict:
+    rng = random.Random(seed)
+    spec = WorkSpec("tests.programs.recipes:counted", {"pause": 0.05})
+    with Ray(spec, num_workers=4, capacity=16) as executor:
+
+        def strike():
+            time.sleep(rng.uniform(0, 0.3))
+            kill_one(rng, "_Actor")
+
+        return {"actors": 4, **under_fire(executor, spec, kills, strike)}
+
+
+def nodes(kills: int, seed: int) -> dict:
+    """A head without workers and two nodes with two each; batches are large enough to stay in a node's store."""
+    rng = random.Random(seed)
+    spec = WorkSpec("tests.programs.recipes:counted", {"pause": 0.05, "size": 50_000})
+    head = {**SMALL, "num_cpus": 0, "include_dashboard": False, "_system_config": IMPATIENT}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    alive = [cluster.add_node(**SMALL) for _ in range(2)]
+    ray.init(address=cluster.address, **QUIET)
+    with Ray(spec, num_workers=4, capacity=16) as executor:
+
+        def strike():
+            time.sleep(rng.uniform(0, 0.5))
+            cluster.remove_node(alive.pop(rng.randrange(len(alive))), allow_graceful=False)
+            alive.append(cluster.add_node(**SMALL))
+
+        told = {"nodes": 2, "actors": 4, **under_fire(executor, spec, kills, strike)}
+    ray.shutdown()
+    cluster.shutdown()
+    return told
+
+
+def learner(kills: int, seed: int, folder: str) -> dict:
+    """Killed at random moments after each has trained for a while; the same bits as a learner that was not."""
+    rng = random.Random(seed)
+    steps = 60 * kills
+    settings = {"folder": str(Path(folder) / "killed"), "steps": steps, "pause": 0.02}
+    trained = Learner(WorkSpec("tests.programs.training:learn", settings))
+    done = 0
+    while done < kills and not trained.done():
+        before = newest(settings["folder"])
+        while newest(settings["folder"]) <= before and not trained.done():
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 0.3))
+        kill_one(rng, "_LearnerActor")
+        done += 1
+    result = trained.result()
+    trained.close()
+    alone = training.learn(str(Path(folder) / "alone"), steps, 0.0)
+    files = [Path(folder) / name / f"step-{steps:010d}" / "state.safetensors" for name in ("killed", "alone")]
+    same = files[0].read_bytes() == files[1].read_bytes()
+    return {"kills": done, "steps": result, "of": alone, "bit-identical": same}
+
+
+def newest(folder: str) -> int:
+    from coulda.trainer import checkpoint_steps
+
+    return max(checkpoint_steps(Path(folder)), default=0)
+
+
+COMMANDS = {"bits": bits, "actors": actors, "nodes": nodes, "learner": learner}
+
+if __name__ == "__main__":
+    command, *rest = sys.argv[1:]
+    arguments = [int(argument) if argument.isdigit() else argument for argument in rest]
+    print(json.dumps(COMMANDS[command](*arguments)), flush=True)
