@@ -92,6 +92,7 @@ def train(
         key: the PRNG key of the whole run. Consumed.
         step: pure; jit it, and donate the state if memory is short (`eqx.filter_jit(step, donate="all-except-first")`).
             `state` is what the next step needs, a pytree of arrays; `info` a pytree of finite scalars for people.
+            Where it has `frames`, the log also tells frames a second.
         state: the state before the first step, which is also the template of those in checkpoints.
         config: how long, and how often.
         folder: where checkpoints and `log.jsonl` go; None keeps nothing.
@@ -162,7 +163,10 @@ class _Run:
                     raise NonFiniteError(f"step {number}: {name} is {value}; {self._last_good()}")
         means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         now = time.perf_counter()
-        log(self.step, {**means, "steps_per_second": len(rows) / (now - self._clock)})
+        means["steps_per_second"] = len(rows) / (now - self._clock)
+        if "frames" in means:
+            means["frames_per_second"] = means["frames"] * means["steps_per_second"]
+        log(self.step, means)
         self._infos, self._clock = [], now
         self._since_checkpoint += rows
 

@@ -1,0 +1,205 @@
+"""IMPALA from scratch on PO-Sokoban: how far the model-free way gets in an hour.
+
+The policy learns on levels of the pool "policy" and is measured on levels that nothing was trained on.
+
+    python -m coulda.experiments.impala   # one hour; writes results/impala
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from jax import Array
+
+from coulda.environments.sokoban import Sokoban
+from coulda.evaluation.scenarios import on_policy
+from coulda.executors import Executor, InProcess, Work, WorkSpec
+from coulda.experiments.presets import draw_levels, find_size, sokoban
+from coulda.experiments.sokoban_models import HeldOut, falling
+from coulda.experiments.worlds import find_world
+from coulda.extras import require
+from coulda.policies import Recurrent
+from coulda.policies.actor_critic import ActorCritic
+from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.pomdp import POMDP
+from coulda.trainer import Trained, TrainerConfig, train
+from coulda.trainer.logs import LOG, read_log
+from coulda.training import ActorCriticLoss, Impala, episodes_of
+
+
+@dataclass(frozen=True)
+class ImpalaRecipe:
+    """What is learned, where, and how: everything that a resumed run must share with the one before it."""
+
+    environment: str = "sokoban"
+    """sokoban, or a world: bandit, hidden-bit, tiger, sepsis, or package.module:function, which returns a World."""
+    preset: str = "7x7"
+    """Of sokoban: 7x7, 8x8 or 10x10, the paper's."""
+    layers: int = 1
+    """Of sokoban's network, as are the next three (paper: 3, 32, 2)."""
+    channels: int = 16
+    ticks: int = 1
+    units: int = 128
+    width: int = 32
+    """Units of the recurrent policy in other worlds."""
+    updates: int = 2000
+    """In all, those before a resume included."""
+    batch: int = 64
+    """Episodes an update."""
+    learning_rate: float = 2e-3
+    """Of Adam, constant for the first half and then falling to 0 along a cosine."""
+    entropy_weight: float = 0.01
+    discount: float = 0.95
+    decay: float = 0.95
+    """λ of the traces."""
+    max_staleness: int = 0
+    """How many updates the actors are behind."""
+    levels: int = 100_000
+    """Different levels to learn from, at most."""
+    seed: int = 0
+    """Of everything that is drawn."""
+
+    @property
+    def impala_optimizer(self) -> optax.GradientTransformation:
+        """Adam, its gradients clipped."""
+        return falling(self.learning_rate, self.updates, self.updates - self.updates // 2)
+
+    @property
+    def loss(self) -> ActorCriticLoss:
+        """Policy, value and entropy."""
+        return ActorCriticLoss(self.discount, self.decay, entropy_weight=self.entropy_weight)
+
+    @property
+    def spec(self) -> WorkSpec:
+        """The recipe of the actors' work, for workers anywhere."""
+        return WorkSpec("coulda.experiments.impala:actors", {"recipe": asdict(self)})
+
+    def make_environment(self) -> POMDP:
+        """Where to learn."""
+        if self.environment != "sokoban":
+            return find_world(self.environment).environment
+        size = find_size(self.preset)
+        return sokoban(draw_levels(jax.random.key(self.seed), size, "policy", self.levels), size)
+
+    def make_policy(self, key: Array, environment: POMDP) -> ActorCritic:
+        """π^0: a conv-LSTM for grids, a small recurrent network for all else. Consumes `key`."""
+        if isinstance(environment, Sokoban):
+            options = {name: getattr(self, name) for name in ("layers", "channels", "ticks", "units")}
+            return ConvLSTMPolicy(key, environment.height, environment.width, **options)
+        spaces: Any = environment.observation_space, environment.action_space
+        if not hasattr(environment.action_space, "n"):
+            raise ValueError(f"IMPALA learns discrete actions here; '{self.environment}' has {spaces[1]}.")
+        return Recurrent(key, *spaces, width=self.width)
+
+    def make_evaluation(self, episodes: int) -> Callable[[Array, ActorCritic], dict[str, Any]]:
+        """(key, policy) -> its mean return, in sokoban on levels that are held out, and the share that it solves."""
+        if self.environment == "sokoban":
+            return HeldOut(self.seed + 1, find_size(self.preset), episodes).solve_rate
+        environment = find_world(self.environment).environment
+        return lambda key, policy: {"held_out/return": on_policy(key, environment, policy, episodes).value}
+
+
+RECIPES = {
+    "7x7": ImpalaRecipe(),
+    "8x8": ImpalaRecipe(preset="8x8", updates=20_000),
+    "10x10": ImpalaRecipe(preset="10x10", layers=3, channels=32, ticks=2, units=256, updates=1_000_000),
+}
+"""Of sokoban, by preset."""
+
+
+def actors(recipe: dict[str, Any]) -> Work:
+    """What the actors do, from a recipe as JSON has it."""
+    made = ImpalaRecipe(**recipe)
+    environment = made.make_environment()
+    template = made.make_policy(jax.random.key(0), environment)
+    return episodes_of(environment, template, batch=made.batch, seed=made.seed)
+
+
+def learn(
+    recipe: ImpalaRecipe,
+    executor: Executor,
+    evaluation_episodes: int = 1000,
+    checkpoint_every: int = 200,
+    **running: Any,
+) -> Trained:
+    """Train by IMPALA; `running` are options of `coulda.trainer.train`, which keeps the best and the last."""
+    impala = Impala(executor, recipe.impala_optimizer, recipe.loss, recipe.max_staleness)
+    key_policy, key_train = jax.random.split(jax.random.key(recipe.seed))
+    measure = recipe.make_evaluation(evaluation_episodes)
+    config = TrainerConfig(
+        recipe.updates, log_every=20, checkpoint_every=checkpoint_every, best="held_out/return", maximize=True
+    )
+    return train(
+        key_train,
+        impala.step,
+        impala.init(recipe.make_policy(key_policy, recipe.make_environment())),
+        config,
+        settings=asdict(recipe),
+        evaluate=lambda key, state: measure(key, state.policy),
+        **running,
+    )
+
+
+def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> None:
+    """Learn for so many seconds, or until the recipe's last update; write `curve.json` and `curve.svg`.
+
+    Checkpoints and the log are kept in `run`, and a run that is found there is gone on with.
+    """
+    start = time.perf_counter()
+    stop = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))  # `train` then finishes the step and saves
+    stop.daemon = True
+    stop.start()
+    trained = learn(recipe, InProcess(recipe.spec), folder=run, resume=True, progress=False)
+    stop.cancel()
+    record = {
+        "recipe": asdict(recipe),
+        "status": trained.status,
+        "cores": jax.local_device_count(),
+        "wall-clock seconds": time.perf_counter() - start,
+        "load average": os.getloadavg()[2],
+        "curve": curve(read_log(run / LOG)),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "curve.json").write_text(json.dumps(record, indent=1) + "\n")
+    _draw(folder / "curve.svg", record["curve"], recipe)
+
+
+def curve(log: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """A row an evaluation: updates, frames and seconds of training until then, and what was found."""
+    rows, step, frames, seconds = [], 0, 0.0, 0.0
+    for line in log:
+        if "frames" in line:
+            taken = line["step"] - step
+            step, frames, seconds = (
+                line["step"],
+                frames + taken * line["frames"],
+                seconds + taken / line["steps_per_second"],
+            )
+        elif "held_out/return" in line:
+            found = {name.removeprefix("held_out/"): value for name, value in line.items() if name != "step"}
+            rows.append({"updates": step, "frames": round(frames), "seconds": round(seconds, 1), **found})
+    return rows
+
+
+def _draw(path: Path, rows: list[dict[str, float]], recipe: ImpalaRecipe) -> None:
+    require("matplotlib", extra="plots")
+    from matplotlib.figure import Figure
+
+    figure = Figure((5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([row["frames"] / 1e6 for row in rows], [row["solved"] for row in rows])
+    axes.set(xlabel="million frames", ylabel="held-out levels solved", ylim=(0, 1))
+    axes.set_title(f"IMPALA from scratch, PO-Sokoban {recipe.preset}, {rows[-1]['seconds'] / 60:.0f} min")
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    reproduce(Path("results/impala"), Path("runs/impala"), replace(RECIPES["8x8"]), seconds=3600)
