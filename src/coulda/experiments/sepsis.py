@@ -37,6 +37,10 @@ DISCOUNT = 0.99
 """For finding policies; returns are undiscounted."""
 SOFTNESS = 0.05
 """Of the physician: probability of any but the best action."""
+DRAWS = 10_000
+"""Of every transition: from them the published physician's probabilities were estimated, not computed."""
+SOFTER = (0.02, 0.05, 0.1, 0.2)
+"""Probabilities of any but the best action in the policies that are compared with the best one; 0.05 is the log's."""
 HORIZON = 20
 CF_PE = f"CF-PE({HORIZON + 1})"
 """With all of each episode."""
@@ -88,7 +92,7 @@ class SepsisReproduction:
 
     data_sets: int = 100
     """Logs."""
-    tables: int = 10
+    tables: int = 40
     """For how many of them the whole table with CF-PE and its verdicts is made."""
     episodes: int = 1000
     """A log."""
@@ -170,14 +174,14 @@ class SepsisControl:
     def run(self) -> dict[str, Any]:
         """Measure, write and return the numbers; draw how much pairing is worth."""
         table = self.table()
-        pairs = {
-            f"{name} minus physician": table.difference(CF_PE, name, "physician") for name in ("best", "disciplined")
-        }
+        soft = [f"{epsilon:g}-soft" for epsilon in SOFTER]
+        pairs = {f"best minus {name}": table.difference(CF_PE, "best", name) for name in soft}
         result = {
             "estimates": {
                 name: {m: _plain(e) for m, e in methods.items()} for name, methods in table.estimates.items()
             },
             "differences": {name: [one.value, one.interval.low, one.interval.high] for name, one in pairs.items()},
+            "correlation": {name: _correlation(table, "best", other) for name, other in zip(pairs, soft, strict=True)},
             "times fewer episodes by pairing": {name: one.variance_ratio for name, one in pairs.items()},
         }
         self.out.mkdir(parents=True, exist_ok=True)
@@ -186,14 +190,12 @@ class SepsisControl:
         return result
 
     def table(self) -> Comparison:
-        """The physician's log, and on it the best policy, a more disciplined physician, and the physician."""
-        world, physician = FullyObserved(reparameterization="gumbel_max_vitals"), behavior_planner()
+        """A log of the 0.05-soft policy, and on it the best policy and its soft versions."""
+        world, best = FullyObserved(reparameterization="gumbel_max_vitals"), best_planner()
         key_log, key_table = jax.random.split(jax.random.key(self.seed))
-        # A physician who strays from the best action less often: what would that have changed?
-        disciplined = best_planner().noisy(0.4 * SOFTNESS * ACTIONS / (ACTIONS - 1))
-        planners = {"best": best_planner(), "disciplined": disciplined, "physician": physician}
-        policies = {name: _policy(planner) for name, planner in planners.items()}
-        log = collect(key_log, world, policies["physician"], self.episodes)
+        soft = {f"{epsilon:g}-soft": best.noisy(epsilon * ACTIONS / (ACTIONS - 1)) for epsilon in SOFTER}
+        policies = {name: _policy(planner) for name, planner in ({"best": best} | soft).items()}
+        log = collect(key_log, world, policies[f"{SOFTNESS:g}-soft"], self.episodes)
         return compare(
             key_table,
             world,
@@ -207,23 +209,29 @@ class SepsisControl:
 
 
 def draw_pairing(table: Comparison, path: Path) -> None:
-    """Width of the interval of the difference against the number of episodes, paired and unpaired."""
+    """Width of the interval of each difference against the number of episodes, paired and unpaired."""
     require("matplotlib", extra="plots").use("Agg")
     plt = require("matplotlib.pyplot", extra="plots")
-    a, b = (table.estimates[name][CF_PE].terms for name in ("disciplined", "physician"))
     episodes = np.geomspace(50, 20_000, 50)
-    widths = {
-        "paired, on the same scenarios": 2 * 1.96 * (a - b).std(ddof=1) / np.sqrt(episodes),
-        "unpaired": 2 * 1.96 * np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / episodes),
-    }
-    figure, axis = plt.subplots(figsize=(5, 3.5))
-    for name, width in widths.items():
-        axis.loglog(episodes, width, label=name)
-    ratio = table.difference(CF_PE, "disciplined", "physician").variance_ratio
-    axis.set(xlabel="episodes", ylabel="width of the 95 % interval", title=f"{ratio:.1f} times fewer episodes")
-    axis.legend()
+    figure, axis = plt.subplots(figsize=(6, 4))
+    for number, epsilon in enumerate(SOFTER):
+        name = f"{epsilon:g}-soft"
+        a, b = (table.estimates[one][CF_PE].terms for one in ("best", name))
+        paired = 2 * 1.96 * (a - b).std(ddof=1) / np.sqrt(episodes)
+        unpaired = 2 * 1.96 * np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / episodes)
+        ratio = table.difference(CF_PE, "best", name).variance_ratio
+        axis.loglog(episodes, paired, f"C{number}", label=f"best minus {name}: {ratio:.1f} times fewer episodes")
+        axis.loglog(episodes, unpaired, f"C{number}--")
+    axis.set(xlabel="episodes", ylabel="width of the 95 % interval", title="paired (solid) and unpaired (dashed)")
+    axis.legend(fontsize="small")
     figure.savefig(path, bbox_inches="tight", dpi=150)
     plt.close(figure)
+
+
+def _correlation(table: Comparison, first: str, second: str) -> float:
+    """Of the two policies' returns on the same scenarios."""
+    a, b = (table.estimates[name][CF_PE].terms for name in (first, second))
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 def _policy(planner: TabularPlanner) -> Tabular:
@@ -242,13 +250,27 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
 
 def best_planner() -> TabularPlanner:
     """Optimal in the full state at the discount; as published, life goes on after death and discharge."""
-    transition, reward, _ = (np.asarray(table, float) for table in Sepsis(reparameterization="gumbel_max").tables())
+    transition, reward = _full_tables()
     return TabularPlanner(policy_iteration(transition, (transition * reward).sum(-1)))
 
 
-def behavior_planner() -> TabularPlanner:
-    """The physician: the best action with probability 0.95, each other one with 0.05 / 7."""
-    return best_planner().noisy(SOFTNESS * ACTIONS / (ACTIONS - 1))
+def behavior_planner(seed: int = 0) -> TabularPlanner:
+    """The physician: the best action with probability 0.95, each other one with 0.05 / 7.
+
+    As published, "best" is for probabilities estimated from 10,000 draws of every transition. That matters: actions
+    that are equally good are then chosen by chance, state by state, and more of them are in the log. With exact
+    probabilities the first of them is chosen everywhere, and MB-PE is 0.03 lower on average.
+    """
+    transition, reward = _full_tables()
+    estimated = np.random.default_rng(seed).multinomial(DRAWS, transition) / DRAWS
+    best = TabularPlanner(policy_iteration(estimated, (estimated * reward).sum(-1)))
+    return best.noisy(SOFTNESS * ACTIONS / (ACTIONS - 1))
+
+
+def _full_tables() -> tuple[np.ndarray, np.ndarray]:
+    """P `[8, 1440, 1440]`, its rows summing to 1 in float64, and the rewards."""
+    transition, reward, _ = (np.asarray(table, float) for table in Sepsis(reparameterization="gumbel_max").tables())
+    return transition / transition.sum(-1, keepdims=True), reward
 
 
 def policy_iteration(transition: np.ndarray, reward: np.ndarray) -> np.ndarray:
