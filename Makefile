@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check docs bench lock clean
+.PHONY: help demo test test-slow check docs bench faults lock clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ docs: $(INSTALLED)       ## build the documentation into docs/_build/html
 
 bench: $(INSTALLED)      ## run the benchmarks, peers in environments of their own
 	$(BIN)/python -m benchmarks
+
+faults: $(INSTALLED)     ## kill training, workers, nodes and a learner, and damage files; results/faults says what came of it
+	$(BIN)/python -m benchmarks.faults
 
 lock:            ## compile requirements.lock anew (needs uv)
 	uv pip compile --universal --generate-hashes --all-extras --group dev --no-header --no-emit-index-url \

@@ -32,8 +32,8 @@ from coulda.executors.ray_cluster import Ray  # noqa: E402
 from tests.programs import training  # noqa: E402
 
 SMALL = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
-# Nodes are found dead after about a second, where Ray by default waits for half a minute.
-IMPATIENT = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+# Nodes are found dead after about five seconds, where Ray by default waits for half a minute.
+IMPATIENT = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 QUIET = {"log_to_driver": False, "logging_level": "warning"}
 
 

@@ -1,7 +1,7 @@
 """A small training run in a process of its own, to be interrupted, killed and resumed by tests.
 
 python training.py run FOLDER STEPS PAUSE        train, resuming what is there, with a pause a step
-python training.py kill FOLDER STEPS KILLS SEED  train, killed KILLS times, every other time inside a write
+python training.py kill FOLDER STEPS KILLS SEED  train, killed KILLS times, half of them inside a write
 """
 
 import os
@@ -68,16 +68,16 @@ def kill(folder: Path, steps: int, kills: int, seed: int) -> None:
             run(folder, steps, pause=0.005)
             os._exit(0)
         before = len(list(folder.glob("step-*")))
-        aimed, deadline = done % 2 == 0, time.monotonic() + 60
+        aimed, deadline = 2 * inside <= done, time.monotonic() + 60
         while not before and not any(folder.glob("step-*")):  # at least one checkpoint before the first kill
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 1.0))
         while aimed and not is_writing(folder) and time.monotonic() < deadline:
             if os.waitpid(child, os.WNOHANG)[0]:
                 raise SystemExit("the child finished before it could be killed; give it more steps")
-        inside += is_writing(folder)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        inside += is_writing(folder)  # what is left over shows where it was
         done += 1
     print(f"{done} kills, {inside} inside writes", flush=True)
 
