@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": "one table of what policies would have been worth on a log, and what to believe",
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
+    "train": "train a policy by IMPALA, without a model",
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import jax
 import optax
 from jax import Array
 
-from coulda.environments.sokoban import Sokoban
 from coulda.evaluation.scenarios import on_policy
 from coulda.executors import Executor, InProcess, Work, WorkSpec
 from coulda.experiments.presets import draw_levels, find_size, sokoban
@@ -89,11 +88,14 @@ class ImpalaRecipe:
         size = find_size(self.preset)
         return sokoban(draw_levels(jax.random.key(self.seed), size, "policy", self.levels), size)
 
-    def make_policy(self, key: Array, environment: POMDP) -> ActorCritic:
-        """π^0: a conv-LSTM for grids, a small recurrent network for all else. Consumes `key`."""
-        if isinstance(environment, Sokoban):
+    def first_policy(self) -> ActorCritic:
+        """π^0: a conv-LSTM for sokoban, a small recurrent network for all else."""
+        key, _ = jax.random.split(jax.random.key(self.seed))
+        if self.environment == "sokoban":
+            side = find_size(self.preset).size
             options = {name: getattr(self, name) for name in ("layers", "channels", "ticks", "units")}
-            return ConvLSTMPolicy(key, environment.height, environment.width, **options)
+            return ConvLSTMPolicy(key, side, side, **options)
+        environment = find_world(self.environment).environment
         spaces: Any = environment.observation_space, environment.action_space
         if not hasattr(environment.action_space, "n"):
             raise ValueError(f"IMPALA learns discrete actions here; '{self.environment}' has {spaces[1]}.")
@@ -109,7 +111,7 @@ class ImpalaRecipe:
 
 RECIPES = {
     "7x7": ImpalaRecipe(),
-    "8x8": ImpalaRecipe(preset="8x8", updates=20_000),
+    "8x8": ImpalaRecipe(preset="8x8", updates=6000, batch=32, learning_rate=1e-3, decay=0.9),
     "10x10": ImpalaRecipe(preset="10x10", layers=3, channels=32, ticks=2, units=256, updates=1_000_000),
 }
 """Of sokoban, by preset."""
@@ -118,9 +120,7 @@ RECIPES = {
 def actors(recipe: dict[str, Any]) -> Work:
     """What the actors do, from a recipe as JSON has it."""
     made = ImpalaRecipe(**recipe)
-    environment = made.make_environment()
-    template = made.make_policy(jax.random.key(0), environment)
-    return episodes_of(environment, template, batch=made.batch, seed=made.seed)
+    return episodes_of(made.make_environment(), made.first_policy(), batch=made.batch, seed=made.seed)
 
 
 def learn(
@@ -132,15 +132,15 @@ def learn(
 ) -> Trained:
     """Train by IMPALA; `running` are options of `coulda.trainer.train`, which keeps the best and the last."""
     impala = Impala(executor, recipe.impala_optimizer, recipe.loss, recipe.max_staleness)
-    key_policy, key_train = jax.random.split(jax.random.key(recipe.seed))
+    _, key = jax.random.split(jax.random.key(recipe.seed))
     measure = recipe.make_evaluation(evaluation_episodes)
     config = TrainerConfig(
         recipe.updates, log_every=20, checkpoint_every=checkpoint_every, best="held_out/return", maximize=True
     )
     return train(
-        key_train,
+        key,
         impala.step,
-        impala.init(recipe.make_policy(key_policy, recipe.make_environment())),
+        impala.init(recipe.first_policy()),
         config,
         settings=asdict(recipe),
         evaluate=lambda key, state: measure(key, state.policy),
@@ -162,8 +162,9 @@ def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> 
     record = {
         "recipe": asdict(recipe),
         "status": trained.status,
-        "cores": jax.local_device_count(),
+        "devices": jax.local_device_count(),
         "wall-clock seconds": time.perf_counter() - start,
+        "processor seconds": time.process_time(),
         "load average": os.getloadavg()[2],
         "curve": curve(read_log(run / LOG)),
     }
@@ -202,4 +203,4 @@ def _draw(path: Path, rows: list[dict[str, float]], recipe: ImpalaRecipe) -> Non
 
 
 if __name__ == "__main__":
-    reproduce(Path("results/impala"), Path("runs/impala"), replace(RECIPES["8x8"]), seconds=3600)
+    reproduce(Path("results/impala"), Path("runs/impala"), RECIPES["8x8"], seconds=3600)

@@ -1,0 +1,29 @@
+"""`--executor`: who works, for every command that has work to give out."""
+
+from typing import Literal
+
+from coulda.executors import Executor, InProcess, WorkSpec
+
+ExecutorName = Literal["in-process", "processes", "ray"]
+
+
+def open_executor(name: ExecutorName, spec: WorkSpec, workers: int, address: str | None) -> Executor:
+    """The executor of that name for this work; close it.
+
+    Args:
+        name: who works.
+        spec: what is done.
+        workers: how many there are, elsewhere than in this process.
+        address: of a Ray cluster that runs already.
+    """
+    if address is not None and name != "ray":
+        raise ValueError(f"--address {address} is of a Ray cluster; add --executor ray.")
+    if name == "processes":
+        from coulda.executors.processes import Processes
+
+        return Processes(spec, workers)
+    if name == "ray":
+        from coulda.executors.ray_cluster import Ray
+
+        return Ray(spec, workers, address)
+    return InProcess(spec)
