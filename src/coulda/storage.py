@@ -114,16 +114,7 @@ def write_artifact(path: Path, kind: Kind[Metadata], parts: Iterable[tuple[str, 
 def read_artifact(path: Path, kind: Kind[Metadata]) -> Artifact[Metadata]:
     """Check the manifest of the artifact at `path` and return it; each part is checked by `Artifact.read`."""
     path = Path(path)
-    file = path / MANIFEST
-    text = _read_file(file)
-    try:
-        manifest = msgspec.json.decode(text, type=Manifest)
-        unsealed = msgspec.structs.replace(manifest, sha256="")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _refusal(file, "a coulda manifest", f"a file that is not one ({error})") from error
-    # Byte for byte: a flipped bit that still parses, even in white space, is refused.
-    if text != _seal(unsealed):
-        raise _refusal(file, f"contents of SHA-256 {manifest.sha256}", "other contents")
+    file, manifest = path / MANIFEST, _read_manifest(path)
     if manifest.kind != kind.name:
         fix = f"give the path of a '{kind.name}'"
         raise _refusal(file, f"kind '{kind.name}'", f"kind '{manifest.kind}'", fix)
@@ -135,6 +126,25 @@ def read_artifact(path: Path, kind: Kind[Metadata]) -> Artifact[Metadata]:
     except msgspec.ValidationError as error:
         raise _refusal(file, f"metadata of a '{kind.name}'", f"something else ({error})") from error
     return Artifact(path, metadata, manifest.parts)
+
+
+def verify_artifact(path: Path) -> None:
+    """Check the manifest and every part of an artifact of any kind; raises `ArtifactError` at the first wrong one."""
+    Artifact(Path(path), None, _read_manifest(Path(path)).parts).verify()
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    text = _read_file(file)
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+        unsealed = msgspec.structs.replace(manifest, sha256="")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refusal(file, "a coulda manifest", f"a file that is not one ({error})") from error
+    # Byte for byte: a flipped bit that still parses, even in white space, is refused.
+    if text != _seal(unsealed):
+        raise _refusal(file, f"contents of SHA-256 {manifest.sha256}", "other contents")
+    return manifest
 
 
 def remove_partial(folder: Path) -> None:

@@ -118,6 +118,11 @@ class HeldOut:
         return _solve_rate(self.environment, policy, jax.random.split(key, self.levels))
 
 
+def level_key(seed: int) -> Array:
+    """From which the levels of all pools are drawn."""
+    return jax.random.split(jax.random.key(seed), 3)[0]
+
+
 def solvers(size: SokobanSize) -> Any:
     """For a batch of scenarios, the exact solver of each level; it has no answer where a level is not one of ours."""
 
@@ -128,11 +133,11 @@ def solvers(size: SokobanSize) -> Any:
 
 
 def train_policy(
-    seed: int, size: SokobanSize, recipe: PolicyRecipe, running: Running
+    seed: int, size: SokobanSize, levels: np.ndarray, recipe: PolicyRecipe, running: Running
 ) -> tuple[ConvLSTMPolicy, Trained]:
-    """DAgger from the exact solver, on levels of the pool "policy"."""
-    key_levels, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
-    environment = sokoban(draw_levels(key_levels, size, "policy", recipe.levels), size)
+    """DAgger from the exact solver, on `levels [n, size, size]` of the pool "policy"."""
+    _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
+    environment = sokoban(levels, size)
     half = recipe.updates // 2
     rate = falling(recipe.learning_rate, recipe.updates, recipe.updates - half)
     imitation = Imitation(environment, solvers(size), rate, recipe.batch, recipe.cloning_updates)
@@ -145,10 +150,12 @@ def train_policy(
     return trained.state.policy, trained
 
 
-def train_scenarios(seed: int, size: SokobanSize, recipe: ScenarioRecipe, running: Running) -> tuple[ConvDRAW, Trained]:
-    """The ELBO on episodes of the uniform policy, on levels of the pool "scenarios"."""
-    key_levels, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
-    environment = sokoban(draw_levels(key_levels, size, "scenarios", recipe.levels), size)
+def train_scenarios(
+    seed: int, size: SokobanSize, levels: np.ndarray, recipe: ScenarioRecipe, running: Running
+) -> tuple[ConvDRAW, Trained]:
+    """The ELBO on episodes of the uniform policy, on `levels [n, size, size]` of the pool "scenarios"."""
+    _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
+    environment = sokoban(levels, size)
     rate = falling(recipe.learning_rate, recipe.updates, int(0.4 * recipe.updates))
     experts = solvers(size) if recipe.expert else None
     training = ScenarioTraining(environment, Uniform(5), rate, recipe.batch, recipe.steps, experts)

@@ -1,0 +1,135 @@
+"""What every experiment on PO-Sokoban begins with, as stages: levels, a policy, a scenario model, a log."""
+
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax import Array
+
+from coulda.environments.sokoban import Sokoban
+from coulda.environments.sokoban.pool import read_pool, write_pool
+from coulda.episodes import StoredLog, collect_batches, open_log, write_log
+from coulda.experiments.presets import POOLS, SokobanSize, check_disjoint, draw_levels, find_size, sokoban
+from coulda.experiments.sokoban_models import (
+    PolicyRecipe,
+    Running,
+    ScenarioRecipe,
+    level_key,
+    train_policy,
+    train_scenarios,
+)
+from coulda.experiments.stages import Stages, work_folder
+from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
+from coulda.policies import Uniform
+from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """Sizes of the stages that experiments share."""
+
+    world: str = "7x7"
+    policy: PolicyRecipe = field(default_factory=PolicyRecipe)
+    scenarios: ScenarioRecipe = field(default_factory=ScenarioRecipe)
+    logged: int = 10_000
+    """Episodes of the uniform policy, and levels that they are drawn from."""
+    truth: int = 20_000
+    """Episodes that measure the truth, and levels that they are drawn from."""
+    seed: int = 0
+
+    @property
+    def size(self) -> SokobanSize:
+        """Of the world."""
+        return find_size(self.world)
+
+
+class Pipeline:
+    """The stages of one world, made when they are first asked for.
+
+    Args:
+        stages: where they are kept.
+        sizes: of everything.
+        progress: whether training shows its own.
+    """
+
+    def __init__(self, stages: Stages, sizes: Beginnings, progress: bool = True):
+        self.stages, self.sizes, self.progress = stages, sizes, progress
+
+    def levels(self, pool: str) -> Path:
+        """The levels of one pool."""
+        sizes = self.sizes
+        count = {
+            "policy": sizes.policy.levels,
+            "scenarios": sizes.scenarios.levels,
+            "log": sizes.logged,
+            "truth": sizes.truth,
+        }[pool]
+        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "pool": pool, "share": POOLS, "levels": count}
+
+        def make(path: Path) -> None:
+            write_pool(path, draw_levels(level_key(sizes.seed), sizes.size, pool, count))
+
+        return self.stages.make(f"levels-{pool}", settings, {}, make)
+
+    def environment(self, pool: str) -> Sokoban:
+        """The world with the levels of one pool."""
+        return sokoban(read_pool(self.levels(pool)), self.sizes.size)
+
+    def check_levels(self) -> None:
+        """Refuse to go on if two pools share a level."""
+        check_disjoint({pool: read_pool(self.levels(pool)) for pool in POOLS})
+
+    def policy(self) -> tuple[Path, ConvLSTMPolicy]:
+        """The policy that learned from the solver."""
+        sizes, levels = self.sizes, self.levels("policy")
+        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "recipe": asdict(sizes.policy)}
+
+        def make(path: Path) -> None:
+            running = self._running(path)
+            policy, trained = train_policy(sizes.seed, sizes.size, read_pool(levels), sizes.policy, running)
+            self._finish(path, trained.status)
+            save_policy(path, policy)
+            shutil.rmtree(work_folder(path))
+
+        path = self.stages.make("policy", settings, {"levels": levels}, make)
+        return path, load_policy(path)
+
+    def scenario_model(self, recipe: ScenarioRecipe | None = None) -> tuple[Path, ConvDRAW]:
+        """p(U | h_t), trained on privileged pairs."""
+        sizes, levels, recipe = self.sizes, self.levels("scenarios"), recipe or self.sizes.scenarios
+        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "recipe": asdict(recipe)}
+
+        def make(path: Path) -> None:
+            running = self._running(path)
+            network, trained = train_scenarios(sizes.seed, sizes.size, read_pool(levels), recipe, running)
+            self._finish(path, trained.status)
+            save_scenario_model(path, network)
+            shutil.rmtree(work_folder(path))
+
+        path = self.stages.make("scenario-model", settings, {"levels": levels}, make)
+        return path, load_scenario_model(path)
+
+    def log(self) -> tuple[Path, StoredLog]:
+        """Episodes of the uniform policy."""
+        sizes, levels = self.sizes, self.levels("log")
+        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "episodes": sizes.logged}
+
+        def make(path: Path) -> None:
+            write_log(path, collect_batches(self.key("log"), self.environment("log"), Uniform(5), sizes.logged, 2048))
+
+        path = self.stages.make("log", settings, {"levels": levels}, make)
+        return path, open_log(path)
+
+    def key(self, use: str) -> Array:
+        """A key for one use."""
+        return jax.random.fold_in(jax.random.key(self.sizes.seed), np.uint32(sum(map(ord, use)) + 1000))
+
+    def _running(self, path: Path) -> Running:
+        return Running(folder=work_folder(path), progress=self.progress)
+
+    def _finish(self, path: Path, status: str) -> None:
+        if status == "interrupted":
+            self.stages.console.print(f"saved in {work_folder(path)}; the same command goes on from there")
+            raise KeyboardInterrupt

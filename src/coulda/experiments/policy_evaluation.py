@@ -1,0 +1,199 @@
+"""Figure 3, left: the error of counterfactual policy evaluation against t (section 3.2).
+
+Three policies are evaluated from a log of the uniform policy: a trained one, and the same with more and more noise in
+its choice. CF-PE(t) infers each level from the first t steps; t = 0 is MB-PE. Importance sampling is held against
+them, and the truth is measured in the environment, on levels that nobody else has seen.
+"""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax import Array
+
+from coulda.environments.sokoban import tiles
+from coulda.evaluation.estimate import Estimate
+from coulda.evaluation.history import weigh
+from coulda.evaluation.importance import importance_sampling
+from coulda.evaluation.scenarios import evaluate_policies, on_policy
+from coulda.experiments.pipeline import Beginnings, Pipeline
+from coulda.experiments.stages import Stages
+from coulda.extras import require
+from coulda.hindsight.learned import Learned
+from coulda.policies import Noisy
+from coulda.pomdp import Policy, Scenario
+
+PARTS_OF_T = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""The paper's t = 0, 5, 10, 20, 30, 40, 50 as parts of T = 50."""
+IMPORTANCE = ("ordinary", "weighted", "per_decision")
+
+
+@dataclass(frozen=True)
+class EvaluationPreset:
+    """Sizes of the whole experiment."""
+
+    beginnings: Beginnings = field(default_factory=Beginnings)
+    noise: tuple[float, ...] = (0.0, 0.5, 0.8)
+    """Of π_0, π_1, π_2: the share of actions that are drawn uniformly."""
+    num_scenarios: int = 1
+    """Inferred for each logged episode."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The values of t."""
+        return tuple(round(part * self.beginnings.size.horizon) for part in PARTS_OF_T)
+
+
+def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
+    """All stages; the last writes `evaluation.json`, `evaluation.csv` and `evaluation.svg` into `folder`."""
+    stages = Stages(folder / "stages")
+    pipeline = Pipeline(stages, preset.beginnings, progress)
+    pipeline.check_levels()
+    policy_path, policy = pipeline.policy()
+    model_path, network = pipeline.scenario_model()
+    log_path, log = pipeline.log()
+    policies = noisy(policy, preset.noise)
+    model = pipeline.environment("scenarios")
+    shared = {"noise": preset.noise, "seed": preset.beginnings.seed}
+
+    def truth() -> dict[str, bytes]:
+        environment, key = pipeline.environment("truth"), pipeline.key("truth")
+        found = {n: on_policy(key, environment, p, preset.beginnings.truth) for n, p in policies.items()}
+        return {"estimates.json": _encode([_estimate(n, None, e) for n, e in found.items()])}
+
+    def importance() -> dict[str, bytes]:
+        rows = []
+        for name, target in policies.items():
+            weighted = weigh(target, log)
+            for kind in IMPORTANCE:
+                found = importance_sampling(pipeline.key(kind), target, log, kind, weighted=weighted)
+                rows.append(_estimate(name, None, found))
+        return {"estimates.json": _encode(rows)}
+
+    def counterfactual(t: int) -> dict[str, bytes]:
+        source = Learned(model, network).given(t)
+        options = {"num_scenarios": preset.num_scenarios, "malformed": malformed(preset.beginnings.size.boxes)}
+        found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
+        return {"estimates.json": _encode([_estimate(n, t, e) for n, e in found.items()])}
+
+    used = {"policy": policy_path, "log": log_path}
+    parts = [
+        stages.result("truth", shared, {"policy": policy_path, "levels": pipeline.levels("truth")}, truth),
+        stages.result("importance", shared, used, importance),
+    ]
+    for t in preset.steps:
+        settings = shared | {"t": t, "num_scenarios": preset.num_scenarios}
+        make = lambda t=t: counterfactual(t)
+        parts.append(stages.result(f"counterfactual-{t}", settings, used | {"model": model_path}, make))
+    rows = [row for part in parts for row in msgspec.json.decode(part["estimates.json"])]
+    found = summarize(rows) | {"preset": asdict(preset)}
+    write_summary(folder, found, stages.seconds())
+    return found
+
+
+def noisy(policy: Policy, noise: tuple[float, ...]) -> dict[str, Policy]:
+    """π_0, π_1, …: the policy with each share of noise."""
+    return {f"π{i}": Noisy(policy, share) if share else policy for i, share in enumerate(noise)}
+
+
+def malformed(num_boxes: int) -> Any:
+    """Whether a scenario's level is none of the generator's: wrong agents, boxes or targets, or solved already."""
+
+    def check(scenario: Scenario) -> Array:
+        level = scenario.initial
+        agents, boxes, targets = (jnp.sum(f(level)) for f in (tiles.has_agent, tiles.has_box, tiles.has_target))
+        solved = jnp.sum(level == tiles.BOX_ON_TARGET) >= num_boxes
+        return (agents != 1) | (boxes != num_boxes) | (targets != num_boxes) | solved
+
+    return check
+
+
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Every estimate beside the truth, with its relative error |Ĝ - G| / G and that error's 95% interval."""
+    truth = {row["policy"]: row for row in rows if row["method"] == "on-policy"}
+    others = [row | relative_error(row, truth[row["policy"]]) for row in rows if row["method"] != "on-policy"]
+    return {"truth": list(truth.values()), "estimates": others}
+
+
+def relative_error(row: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an estimate whose standard error is that of the difference; ends below 0 are 0."""
+    if row["value"] is None:
+        return {"relative error": None, "error interval": None}
+    difference, scale = abs(row["value"] - truth["value"]), abs(truth["value"])
+    if row["standard error"] is None:
+        return {"relative error": difference / scale, "error interval": None}
+    spread = 1.96 * float(np.hypot(row["standard error"], truth["standard error"]))
+    low, high = max(difference - spread, 0.0) / scale, (difference + spread) / scale
+    return {"relative error": difference / scale, "error interval": [low, high]}
+
+
+def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]) -> None:
+    """JSON, CSV and the figure."""
+    (folder / "evaluation.json").write_bytes(_encode(found | {"seconds": seconds}))
+    table = io.StringIO()
+    names = ["policy", "method", "t", "value", "low", "high", "relative error", "effective sample size", "verdict"]
+    writer = csv.DictWriter(table, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found["truth"] + found["estimates"])
+    (folder / "evaluation.csv").write_text(table.getvalue())
+    (folder / "evaluation.svg").write_text(draw(found))
+
+
+def draw(found: dict[str, Any]) -> str:
+    """The figure, as SVG: error against t with 95% intervals; importance sampling as dashes."""
+    require("matplotlib", extra="plots")
+    from matplotlib.figure import Figure
+
+    figure = Figure((6, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for color, truth in enumerate(found["truth"]):
+        name = truth["policy"]
+        mine = [row for row in found["estimates"] if row["policy"] == name]
+        curve = [row for row in mine if row["t"] is not None]
+        t, error = [row["t"] for row in curve], [row["relative error"] for row in curve]
+        limits = np.array([row["error interval"] for row in curve]).T
+        axes.plot(t, error, marker="o", color=f"C{color}", label=f"{name}, G = {truth['value']:.2f}")
+        axes.fill_between(t, *limits, color=f"C{color}", alpha=0.2)
+        ordinary = next(row for row in mine if row["method"] == "IS")
+        if ordinary["relative error"] is not None:
+            size = ordinary["effective sample size"]
+            axes.axhline(
+                ordinary["relative error"], color=f"C{color}", ls=":", label=f"IS, {size:,.0f} effective episodes"
+            )
+    axes.set(xlabel="t, steps of the log that hindsight is given", ylabel="relative error |Ĝ − G| / G", ylim=(0, None))
+    axes.legend(fontsize=8)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def _estimate(policy: str, t: int | None, estimate: Estimate) -> dict[str, Any]:
+    limits, terms = estimate.interval, np.asarray(estimate.terms, float)
+    low, high = (None, None) if limits is None else (_finite(limits.low), _finite(limits.high))
+    bad = next((d.value for d in estimate.diagnostics if "malformed" in d.name), None)
+    return {
+        "policy": policy,
+        "method": estimate.method,
+        "t": t,
+        "value": estimate.value,
+        "low": low,
+        "high": high,
+        "standard error": float(terms.std(ddof=1) / np.sqrt(len(terms))) if len(terms) > 1 else None,
+        "effective sample size": estimate.effective_sample_size,
+        "verdict": estimate.verdict,
+        "malformed": bad,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -1,0 +1,113 @@
+"""Long experiments as stages: each makes one artifact, which is reused as long as nothing it was made from changes.
+
+A stage's folder is named by a digest of its name, its settings and the manifests of the artifacts that it reads. So a
+changed setting makes a stage and all that follow anew, and nothing else; a killed run goes on where it was; and what
+somebody touched by hand is refused, not used.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from coulda.storage import MANIFEST, ArtifactError, Kind, read_artifact, remove_partial, verify_artifact, write_artifact
+
+
+class ResultMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a result came from."""
+
+    settings: dict[str, Any]
+
+
+RESULT = Kind("result", 1, ResultMetadata)
+
+
+@dataclass
+class Stages:
+    """The stages of one run, in one folder.
+
+    Args:
+        folder: where artifacts are kept; made if it is not there.
+        console: where each stage is announced.
+    """
+
+    folder: Path
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_partial(self.folder)
+
+    def make(
+        self, name: str, settings: Mapping[str, Any], inputs: Mapping[str, Path], make: Callable[[Path], None]
+    ) -> Path:
+        """The artifact of a stage: found whole from an earlier run, or made now by `make(path)`.
+
+        Args:
+            name: of the stage, a part of its folder's.
+            settings: all that it depends on, as msgspec writes it to JSON.
+            inputs: artifacts of earlier stages that it reads, by what they are to it.
+            make: commits the artifact at a path; what it needs to go on after a kill it keeps in `work_folder(path)`.
+        """
+        path = self.folder / f"{name}-{self.digest(name, settings, inputs)}"
+        if path.exists():
+            self._check(path)
+            self.console.print(f"[dim]{name}: unchanged, {path.name}[/]")
+            return path
+        self.console.print(f"[bold]{name}[/] …")
+        with self._timed(path):
+            make(path)
+        return path
+
+    def result(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        inputs: Mapping[str, Path],
+        make: Callable[[], Mapping[str, bytes]],
+    ) -> dict[str, bytes]:
+        """A stage whose artifact is a few files: their contents, by name."""
+        metadata = ResultMetadata(msgspec.to_builtins(dict(settings)))
+        path = self.make(name, settings, inputs, lambda path: write_artifact(path, RESULT, make().items(), metadata))
+        artifact = read_artifact(path, RESULT)
+        return {part: artifact.read(part) for part in artifact.parts}
+
+    def seconds(self) -> dict[str, float]:
+        """How long each stage took, all its sessions together, by the name of its folder."""
+        times = self.folder / "seconds.json"
+        return msgspec.json.decode(times.read_bytes(), type=dict[str, float]) if times.exists() else {}
+
+    def digest(self, name: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]) -> str:
+        """12 hexadecimal digits of what the stage depends on."""
+        read = {key: hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest() for key, path in inputs.items()}
+        described = msgspec.json.encode([name, settings, read], order="deterministic")
+        return hashlib.sha256(described).hexdigest()[:12]
+
+    def _check(self, path: Path) -> None:
+        try:
+            verify_artifact(path)
+        except ArtifactError as error:
+            raise ArtifactError(f"{error}; or remove {path}, and it is made again") from error
+
+    @contextmanager
+    def _timed(self, path: Path):
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            times = self.seconds()
+            times[path.name] = times.get(path.name, 0.0) + time.perf_counter() - start
+            partial = self.folder / ".seconds.json.partial"
+            partial.write_bytes(msgspec.json.format(msgspec.json.encode(times), indent=1))
+            partial.replace(self.folder / "seconds.json")
+
+
+def work_folder(path: Path) -> Path:
+    """Where the stage that makes `path` keeps what it needs to go on after a kill."""
+    return path.with_name(f"{path.name}.work")
