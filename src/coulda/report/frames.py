@@ -55,11 +55,13 @@ def sokoban_view(model: Sokoban) -> View:
     hidden = len(SOKOBAN_TILES) - 1
 
     def seen(observation: Array) -> Array:
+        observation = observation.astype(jnp.uint8)  # logs hold categories as int32
         doubtful = (observation == tiles.EMPTY) & ~model.in_window(observation)
         return jnp.where(doubtful, jnp.uint8(hidden), observation)
 
     scene = GridScene(model.height, model.width, SOKOBAN_TILES)
-    return View(scene, lambda state: state, seen, lambda action: tiles.ACTION_NAMES[int(action)])
+    names = [f"{arrow} {name}" for arrow, name in zip("↑↓←→·", tiles.ACTION_NAMES, strict=True)]
+    return View(scene, lambda state: state, seen, lambda action: names[int(action)])
 
 
 def sepsis_view() -> View:

@@ -1,0 +1,121 @@
+"""Small reports of three kinds of models: PO-Sokoban, sepsis and a hidden linear-Gaussian state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.environments.linear_gaussian import LinearQuadratic
+from coulda.environments.sepsis import Sepsis
+from coulda.environments.sokoban import Sokoban, UniformLevels, generate
+from coulda.episodes import collect
+from coulda.evaluation import compare
+from coulda.evaluation.model_checks import run_actions
+from coulda.hindsight import Exact, ScenarioSource
+from coulda.hindsight.source import fresh, history_length, other_key
+from coulda.noise import Normal
+from coulda.planners.solver import SolverPlanners, solver_planners
+from coulda.policies import Tabular, Uniform
+from coulda.pomdp import Episode, GumbelMaxAction, Planner, Policy, Scenario
+from coulda.report import Figure, Report, explore, provenance, summarize, tabulate
+from tests.triage import BEHAVIOR, TARGET, triage
+
+HOSTILE = "</script><script>alert('title')</script> & <img src=x onerror=alert(1)> {{script}} \u2028"
+PLOT = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 20"><rect width="40" height="20" fill="white"/>'
+    '<path d="M2 18L14 9L26 7L38 2" fill="none" stroke="#5b3fd6"/><script>alert(1)</script></svg>'
+)
+
+
+class PoolPosterior(ScenarioSource):
+    """Exact hindsight where the level is one of a pool: play the actions on each, and weigh by what was seen."""
+
+    model: Sokoban
+    pool: Array
+    steps: Array
+
+    def infer(self, key: Array, episode: Episode) -> Scenario:
+        scenario = fresh(key, self.model)
+        seen = jnp.arange(self.model.horizon + 1) < history_length(episode, self.steps)
+
+        def log_prob(level: Array) -> Array:
+            states, _, _ = run_actions(
+                self.model, Scenario(level, scenario.transition, scenario.observation, ()), episode.action
+            )
+            each = jax.vmap(self.model.observation_log_prob)(episode.observation.astype(jnp.uint8), states)
+            return jnp.sum(jnp.where(seen, each, 0.0))
+
+        chosen = jax.random.categorical(other_key(key), jax.vmap(log_prob)(self.pool))
+        return Scenario(self.pool[chosen], scenario.transition, scenario.observation, scenario.action)
+
+
+class PoolExpert(Planner):
+    """The exact solver on any level of a pool, which it knows again by its first state."""
+
+    pool: Array
+    solvers: SolverPlanners
+
+    def initial_carry(self):
+        return jnp.int32(-1)
+
+    def __call__(self, carry, state, observation):
+        here = jnp.argmax(jnp.all(self.pool == state[None], axis=(1, 2))).astype(jnp.int32)
+        level = jnp.where(carry < 0, here, carry)
+        return level, self.solvers(level)((), state, observation)[1]
+
+
+class Gain(Policy):
+    """a = -k o, almost without noise."""
+
+    gain: float
+
+    def __call__(self, carry, observation):
+        return carry, Normal(-self.gain * observation[:1], jnp.full(1, 0.05))
+
+
+def sokoban_world(levels: int = 16, horizon: int = 12) -> Sokoban:
+    pool = generate(jax.random.key(0), levels, 7, 7, 1)
+    return Sokoban(UniformLevels(pool), GumbelMaxAction(5), 7, 7, 1, horizon, 0.8)
+
+
+def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 3, num_samples: int = 8):
+    pool = np.asarray(model.levels.levels)
+    source = PoolPosterior(model, jnp.asarray(pool), jnp.int32(steps))
+    policies = {"expert": PoolExpert(jnp.asarray(pool), solver_planners(pool, 1)), "chance": Uniform(5)}
+    log = collect(jax.random.key(1), model, Uniform(5), num_episodes)
+    return explore(jax.random.key(2), model, log, source, policies, num_samples, threshold=10.0)
+
+
+def triage_table():
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    policies = {"treat when ill": TARGET, "as logged": BEHAVIOR}
+    return tabulate(compare(jax.random.key(1), triage(), policies, log, Exact(triage()), truth={"treat when ill": 0.3}))
+
+
+def sokoban_report(title: str = "Sokoban in hindsight") -> Report:
+    table = triage_table()
+    figures = (Figure("Error against t", "It falls as more is seen.", PLOT),)
+    facts = provenance({"log": 1}, {"world": "7x7"}, {"log": "0" * 64})
+    return Report(title, summarize(table), table, sokoban_explorer(sokoban_world()), figures, facts)
+
+
+def sepsis_report() -> Report:
+    model = Sepsis(reparameterization="gumbel_max", horizon=10)
+    log = collect(jax.random.key(0), model, Uniform(8), 8)
+    policies = {"antibiotics": Tabular(np.eye(8)[np.full(720, 4)]), "everything": Tabular(np.eye(8)[np.full(720, 7)])}
+    return Report("Sepsis", explorer=explore(jax.random.key(1), model, log, Exact(model), policies, 6, threshold=0.5))
+
+
+def linear_model() -> LinearQuadratic:
+    return LinearQuadratic(
+        [[1.0, 0.2], [-0.2, 0.95]], [[0.0], [0.4]], np.eye(2), [[0.1]],
+        horizon=15, initial_mean=[1.0, 0.0], initial_scale=0.3 * np.eye(2), transition_scale=0.1 * np.eye(2),
+        C=[[1.0, 0.0]], observation_scale=[[0.15]],
+    )  # fmt: skip
+
+
+def linear_report() -> Report:
+    model = linear_model()
+    log = collect(jax.random.key(0), model, Gain(0.0), 6)
+    policies = {"damped": Gain(0.8), "pushed": Gain(-0.4)}
+    return Report("A hidden spring", explorer=explore(jax.random.key(1), model, log, Exact(model), policies, 10))
