@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks"]
+BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks", "learner"]
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ class ImpalaRecipe:
     """Of everything that is drawn."""
 
     @property
-    def impala_optimizer(self) -> optax.GradientTransformation:
+    def optimizer(self) -> optax.GradientTransformation:
         """Adam, its gradients clipped."""
         return falling(self.learning_rate, self.updates, self.updates - self.updates // 2)
 
@@ -131,7 +131,7 @@ def learn(
     **running: Any,
 ) -> Trained:
     """Train by IMPALA; `running` are options of `coulda.trainer.train`, which keeps the best and the last."""
-    impala = Impala(executor, recipe.impala_optimizer, recipe.loss, recipe.max_staleness)
+    impala = Impala(executor, recipe.optimizer, recipe.loss, recipe.max_staleness)
     _, key = jax.random.split(jax.random.key(recipe.seed))
     measure = recipe.make_evaluation(evaluation_episodes)
     config = TrainerConfig(

@@ -84,7 +84,7 @@ class Impala:
         batches = self.stream.next(updates, behaviors)
         episodes = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(batch.value for batch in batches))
         staleness = jnp.float32(updates - batches[0].version)
-        policy, optimizer_state, info = _improve(
+        policy, optimizer_state, info = improve(
             self.loss, self.optimizer, state.policy, state.optimizer_state, episodes, staleness
         )
         return ImpalaState(policy, behaviors[1:], optimizer_state, jnp.int32(updates + 1)), info
@@ -108,7 +108,7 @@ def _episodes(environment: POMDP, batch: int, policy: Policy, key: Array) -> Epi
 
 
 @eqx.filter_jit
-def _improve(
+def improve(
     loss: ActorCriticLoss,
     optimizer: optax.GradientTransformation,
     policy: ActorCritic,

@@ -1,0 +1,140 @@
+"""IMPALA: the learner against the same network and loss in PyTorch, what acting costs, and the executors side by side.
+
+- `learner`: one update (unroll, V-trace, gradient, clipping, Adam) at the paper's network size, all cores.
+- `actors`: an in-process batch of episodes against the bare forward pass of the same network over as many steps.
+- `executors`: frames a second of training with actors that are one update behind, for each executor. Ray is left out
+  where it is not installed.
+
+Each side in a process of its own, one after the other, since JAX's devices are fixed when it is first used.
+`--tiny` shows in seconds that it runs; its numbers mean nothing.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks.harness import ROOT, run_peer
+from benchmarks.networks import fastest
+from coulda.cli.executors import open_executor
+from coulda.environments.sokoban import Sokoban
+from coulda.experiments.impala import RECIPES, ImpalaRecipe
+from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.pomdp import Episode, batched
+from coulda.trainer import use_all_cores
+from coulda.training import ActorCriticLoss, Impala, episodes_of
+from coulda.training.impala import improve
+
+TINY = "--tiny" in sys.argv
+GRID, TILES, ACTIONS = 10, 7, 5
+ARCHITECTURE = {"layers": 3, "channels": 32, "ticks": 2, "units": 256}
+STEPS, BATCH, REPEATS = (2, 4, 1) if TINY else (20, 64, 7)
+PAPER = replace(RECIPES["10x10"], batch=BATCH, levels=BATCH if TINY else 10_000, max_staleness=1)
+UPDATES, WARM_UP = (2, 1) if TINY else (10, 3)
+
+
+def main() -> dict[str, Any]:
+    """All three parts."""
+    ours = _child("--learner")
+    sizes = {"size": GRID - 2, "inputs": TILES, "actions": ACTIONS, "kernel": 3, **ARCHITECTURE}
+    settings = {**sizes, "steps": STEPS, "batch": BATCH, "repeats": REPEATS, "threads": os.cpu_count()}
+    theirs = run_peer("torch", "torch_learner.py", json.dumps(settings))
+    rate = lambda seconds: round(STEPS * BATCH / seconds)
+    names = ["in-process", "processes"] + (["ray"] if importlib.util.find_spec("ray") else [])
+    return {
+        "learner": {
+            "steps_per_second": rate(ours["seconds"]),
+            "torch_steps_per_second": rate(theirs["seconds"]),
+            "times_torch": round(theirs["seconds"] / ours["seconds"], 2),
+            "compile_seconds": ours["compile_seconds"],
+        },
+        "actors": _child("--actors"),
+        "executors_frames_per_second": {name: _child("--executor", name)["frames_per_second"] for name in names},
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def learner() -> dict[str, Any]:
+    """Seconds of one update on random episodes."""
+    use_all_cores()
+    policy = ConvLSTMPolicy(jax.random.key(0), GRID, GRID, **ARCHITECTURE)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    state = optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
+    episodes, loss, staleness = _random_episodes(), ActorCriticLoss(discount=0.97), jnp.float32(0)
+    update = lambda: improve(loss, optimizer, policy, state, episodes, staleness)
+    start = time.perf_counter()
+    jax.block_until_ready(eqx.filter(update(), eqx.is_array))
+    compiling = round(time.perf_counter() - start, 1)
+    return {"seconds": fastest(lambda: eqx.filter(update(), eqx.is_array)), "compile_seconds": compiling}
+
+
+def actors() -> dict[str, float]:
+    """Steps a second of acting and of the network alone, and what acting adds to it."""
+    use_all_cores()
+    environment = PAPER.make_environment()
+    assert isinstance(environment, Sokoban)
+    policy = PAPER.first_policy()
+    work = episodes_of(environment, policy, batch=BATCH, seed=0)
+    observations = work(policy, 0).observation[:, :-1]
+
+    def unroll(policy, observations):
+        step = lambda carry, observation: (lambda c, d: (c, d.logits))(*policy(carry, observation))
+        return jax.lax.scan(step, policy.initial_carry(), observations)[1]
+
+    bare = eqx.filter_jit(lambda policy, observations: batched(lambda o: unroll(policy, o), observations))
+    acting = fastest(lambda: eqx.filter(work(policy, 0), eqx.is_array))
+    forward = fastest(lambda: bare(policy, observations))
+    steps = BATCH * environment.horizon
+    return {
+        "acting_steps_per_second": round(steps / acting),
+        "forward_steps_per_second": round(steps / forward),
+        "overhead": round(acting / forward - 1, 3),
+    }
+
+
+def executor(name: Any, recipe: ImpalaRecipe = PAPER) -> dict[str, float]:
+    """Frames a second of whole updates, after a few to warm up."""
+    with open_executor(name, recipe.spec, workers=os.cpu_count() or 1, address=None) as opened:
+        impala = Impala(opened, recipe.optimizer, recipe.loss, recipe.max_staleness)
+        state, start, frames = impala.init(recipe.first_policy()), 0.0, 0.0
+        for update in range(WARM_UP + UPDATES):
+            if update == WARM_UP:
+                jax.block_until_ready(eqx.filter(state, eqx.is_array))
+                start, frames = time.perf_counter(), 0.0
+            state, info = impala.step(jax.random.key(0), state)
+            frames += float(info.frames)
+    return {"frames_per_second": round(frames / (time.perf_counter() - start))}
+
+
+def _random_episodes() -> Episode:
+    keys = jax.random.split(jax.random.key(1), 3)
+    observation = jax.random.randint(keys[0], (BATCH, STEPS + 1, GRID, GRID), 0, TILES).astype(jnp.uint8)
+    action = jax.random.randint(keys[1], (BATCH, STEPS), 0, ACTIONS)
+    reward = jax.random.normal(keys[2], (BATCH, STEPS))
+    return Episode(observation, action, reward, jnp.ones((BATCH, STEPS), bool), jnp.full((BATCH, STEPS), -1.6))
+
+
+def _child(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.learner", *arguments, *(["--tiny"] if TINY else [])]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout)
+
+
+if __name__ == "__main__":
+    if "--learner" in sys.argv:
+        print(json.dumps(learner()))
+    elif "--actors" in sys.argv:
+        print(json.dumps(actors()))
+    elif "--executor" in sys.argv:
+        print(json.dumps(executor(sys.argv[sys.argv.index("--executor") + 1])))
+    else:
+        print(json.dumps(main(), indent=2))
