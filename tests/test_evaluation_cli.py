@@ -9,9 +9,11 @@ import tyro
 
 from coulda.cli.evaluate import Evaluate, load
 from coulda.episodes import collect, write_any
+from coulda.episodes.files import write_log
 from coulda.evaluation import compare
 from coulda.hindsight import Exact
 from coulda.pomdp import POMDP, Policy
+from tests.conftest import ROOT
 from tests.triage import BEHAVIOR, TARGET, triage
 
 WORLD = """
@@ -47,6 +49,31 @@ def test_the_table_is_that_of_compare(folder: Path, capsys):
         assert written["policies"][name][estimate.method]["verdict"] == estimate.verdict
         assert estimate.method in printed
     assert (folder / "out" / "estimates.png").stat().st_size > 1000
+
+
+def test_workers_elsewhere_make_the_same_table(folder: Path, monkeypatch):
+    """The log has two pieces, and a worker makes both."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+    world, log = folder / "world.py", folder / "long"
+    write_log(log, [collect(jax.random.key(i), triage(), BEHAVIOR, 30) for i in range(2)])
+    arguments = [str(log), "--model", f"{world}:model", "--policy", f"{world}:TARGET"]
+    tables = []
+    for executor in ("in-process", "processes"):
+        out = folder / executor
+        tyro.cli(
+            Evaluate, args=[*arguments, "--steps", "2", "--workers", "1", "--executor", executor, "--out", str(out)]
+        ).run()
+        tables.append((out / "table.json").read_text())
+    assert tables[0] == tables[1]
+    assert "CF-PE(2)" in tables[0]
+
+
+def test_executors_need_a_model_and_an_address_needs_ray(folder: Path):
+    arguments = [str(folder / "log"), "--policy", f"{folder / 'world.py'}:TARGET"]
+    with pytest.raises(ValueError, match="--executor processes works on what rests on a model; add --model"):
+        tyro.cli(Evaluate, args=[*arguments, "--executor", "processes"]).run()
+    with pytest.raises(ValueError, match="add --executor ray"):
+        tyro.cli(Evaluate, args=[*arguments, "--model", f"{folder / 'world.py'}:model", "--address", "auto"]).run()
 
 
 def test_objects_are_loaded_by_name(folder: Path):

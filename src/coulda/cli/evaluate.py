@@ -3,7 +3,9 @@
 import importlib
 import importlib.util
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +14,13 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.executors import ExecutorName, open_executor
 from coulda.episodes import Columns, read_any
 from coulda.evaluation import Comparison, Estimate, compare
+from coulda.evaluation.comparison import model_sources
 from coulda.evaluation.drawing import draw_errors, draw_estimates
+from coulda.evaluation.scenarios import chunk_work
+from coulda.executors import Executor, Work, WorkSpec
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
 
@@ -48,6 +54,12 @@ class Evaluate:
     """The same seed gives the same table."""
     out: Path | None = None
     """A folder for the table as JSON and for figures."""
+    executor: ExecutorName = "in-process"
+    """Who works on MB-PE and CF-PE; the table is the same."""
+    workers: int = 2
+    """How many there are, elsewhere than in this process."""
+    address: str | None = None
+    """Of a Ray cluster; by default one is started here. Its nodes must see the log and the files that are named."""
     columns: Columns = field(default_factory=Columns)
     """Of a log that is a table."""
 
@@ -59,17 +71,18 @@ class Evaluate:
         log = read_any(self.log, self.columns)
         model = None if self.model is None else load(self.model, POMDP)
         environment = None if self.environment is None else load(self.environment, POMDP)
-        with Console(stderr=True).status(f"evaluating on {len(log):,} episodes …"):
+        with self._open() as executor, Console(stderr=True).status(f"evaluating on {len(log):,} episodes …"):
             comparison = compare(
                 jax.random.key(self.seed),
                 model,
-                {name.rpartition(":")[2]: load(name, Policy) for name in self.policy},
+                load_policies(self.policy),
                 log,
                 _source(self.scenarios, model),
                 steps=self.steps,
                 environment=environment,
                 level=self.level,
                 num_scenarios=self.num_scenarios,
+                executor=executor,
             )
         console.print(table(comparison))
         for name, estimate in comparison.rows():
@@ -78,6 +91,25 @@ class Evaluate:
                 console.print(f"[{style}]{name}, {estimate.method}: {estimate.verdict}.[/] {estimate.reasons}")
         if self.out is not None:
             self._write(comparison)
+
+    def _open(self) -> AbstractContextManager[Executor | None]:
+        """Who works elsewhere; None where this process does."""
+        if self.executor == "in-process" and self.address is None:
+            return nullcontext()
+        if self.model is None:
+            raise ValueError(f"--executor {self.executor} works on what rests on a model; add --model.")
+        settings = {
+            "log": str(self.log.resolve()),
+            "columns": asdict(self.columns),
+            "policies": [_anywhere(name) for name in self.policy],
+            "model": _anywhere(self.model),
+            "scenarios": None if self.scenarios is None else _anywhere(self.scenarios),
+            "steps": self.steps,
+            "num_scenarios": self.num_scenarios,
+        }
+        return open_executor(
+            self.executor, WorkSpec("coulda.cli.evaluate:pieces", settings), self.workers, self.address
+        )
 
     def _write(self, comparison: Comparison) -> None:
         assert self.out is not None
@@ -88,6 +120,22 @@ class Evaluate:
 
 
 COMMANDS = Evaluate
+
+
+def pieces(
+    log: str,
+    columns: dict[str, Any],
+    policies: list[str],
+    model: str,
+    scenarios: str | None,
+    steps: list[int],
+    num_scenarios: int,
+) -> Work:
+    """The recipe for workers: what `Evaluate` does for one piece of the log."""
+    built = load(model, POMDP)
+    sources = model_sources(built, _source(scenarios, built), steps)
+    episodes = read_any(Path(log), Columns(**columns))
+    return chunk_work(built, load_policies(policies), episodes, sources, num_scenarios)
 
 
 def table(comparison: Comparison) -> Table:
@@ -151,6 +199,17 @@ def load(name: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"'{name}' is a {type(value).__name__}, not a {kind.__name__}")
     return value
+
+
+def load_policies(names: Sequence[str]) -> dict[str, Policy]:
+    """Policies by the last part of their names."""
+    return {name.rpartition(":")[2]: load(name, Policy) for name in names}
+
+
+def _anywhere(name: str) -> str:
+    """The name of an object, such that it is found from any folder."""
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
 
 
 def _module(place: str) -> Any:

@@ -12,7 +12,7 @@ import jax
 import msgspec
 import numpy as np
 
-from coulda.episodes.log import EpisodeLog, Schema, concatenate
+from coulda.episodes.log import EpisodeLog, Schema, concatenate, piece_sizes
 from coulda.episodes.spaces import Spec, space_tree, spec_of
 from coulda.episodes.validation import LogError, Source, checked_log
 from coulda.storage import Artifact, Kind, read_artifact, write_artifact
@@ -66,6 +66,19 @@ class StoredLog:
         """The log in pieces of at most `size` episodes, in order, holding one shard in memory."""
         for name in self.shards:
             yield from self._shard(name).batches(size)
+
+    def batch(self, index: int, size: int = 4096) -> EpisodeLog:
+        """The piece of `batches(size)` at `index`; its shard alone is read."""
+        for name, shard in self.shards.items():
+            pieces = len(piece_sizes(shard.episodes, size))
+            if index < pieces:
+                return self._shard(name).batch(index, size)
+            index -= pieces
+        raise IndexError(f"{self.path} has fewer pieces of {size} episodes than that")
+
+    def batch_sizes(self, size: int = 4096) -> list[int]:
+        """How many episodes each piece of `batches(size)` has."""
+        return [count for shard in self.shards.values() for count in piece_sizes(shard.episodes, size)]
 
     def read(self) -> EpisodeLog:
         """All of it, in memory."""

@@ -133,6 +133,14 @@ class EpisodeLog(Sequence[Episode]):
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
+    def batch(self, index: int, size: int = 4096) -> "EpisodeLog":
+        """The piece of `batches(size)` at `index`."""
+        return self[index * size : (index + 1) * size]
+
+    def batch_sizes(self, size: int = 4096) -> list[int]:
+        """How many episodes each piece of `batches(size)` has."""
+        return piece_sizes(len(self), size)
+
     def with_log_prob(self, log_prob: np.ndarray, behavior: Literal["logged", "fitted"]) -> "EpisodeLog":
         """The same log with other behavior log-probabilities, `[ΣT_i]`, marked as such."""
         schema = replace(self.schema, behavior=behavior)
@@ -153,6 +161,15 @@ def concatenate(logs: Sequence[EpisodeLog]) -> EpisodeLog:
     fields = ("observation", "action", "reward", "log_prob", "lengths", "terminated")
     joined = {name: jax.tree.map(join, *(getattr(log, name) for log in logs)) for name in fields}
     return EpisodeLog(logs[0].schema, **joined)
+
+
+def piece_sizes(count: int, size: int) -> list[int]:
+    """Of `count` things in pieces of at most `size`.
+
+    >>> piece_sizes(5, 2)
+    [2, 2, 1]
+    """
+    return [min(size, count - start) for start in range(0, count, size)]
 
 
 def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

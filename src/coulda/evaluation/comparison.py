@@ -18,8 +18,9 @@ from coulda.evaluation.history import Log, known_probabilities, weigh
 from coulda.evaluation.importance import KINDS, importance_sampling
 from coulda.evaluation.intervals import student
 from coulda.evaluation.model_checks import support_diagnostic
-from coulda.evaluation.scenarios import evaluate_policies, on_policy
+from coulda.evaluation.scenarios import evaluate_policies, evaluate_sources, on_policy
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
+from coulda.executors import Executor
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.pomdp import POMDP, Policy
 
@@ -97,6 +98,7 @@ def compare(
     free: bool = True,
     estimated_from: Log | None = None,
     alternatives: Mapping[str, tuple[POMDP, ScenarioSource]] | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Comparison:
     """Every estimator that applies, for every policy.
@@ -118,6 +120,7 @@ def compare(
             the policies do there rests on few examples.
         alternatives: the same model under other reparameterizations, by name, each with its source: what CF-PE says
             must not depend on which one was chosen.
+        executor: works on MB-PE and CF-PE, piece by piece of the log; see `evaluate_sources`.
         **options: of `evaluate_policies`.
     """
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
@@ -127,8 +130,9 @@ def compare(
         for estimate in model_free(key_free, policy, episodes, regression, level):
             estimates[name][estimate.method] = estimate
     if model is not None:
-        for source in (Prior(model), *hindsights(scenarios, steps)):
-            found = evaluate_policies(key_model, model, policies, episodes, source, level=level, **options)
+        sources = model_sources(model, scenarios, steps)
+        shared = {"level": level, "executor": executor, **options}
+        for found in evaluate_sources(key_model, model, policies, episodes, sources, **shared):
             for name, estimate in found.items():
                 estimates[name][estimate.method] = estimate
         for name, methods in estimates.items():
@@ -179,6 +183,11 @@ def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:
         return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")
     text = f"{sentence}, which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
     return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", text)
+
+
+def model_sources(model: POMDP, scenarios: ScenarioSource | None, steps: Sequence[int] = ()) -> list[ScenarioSource]:
+    """The sources of the rows that rest on the model: the prior for MB-PE, then those of CF-PE."""
+    return [Prior(model), *hindsights(scenarios, steps)]
 
 
 def hindsights(scenarios: ScenarioSource | None, steps: Sequence[int]) -> list[ScenarioSource]:

@@ -69,9 +69,24 @@ def filled_batches(log: Log, horizon: int, size: int = 4096) -> Iterator[tuple[t
     """
     size, first = min(size, len(log)), 0
     for batch in log.batches(size):
-        rows = np.arange(size) % len(batch)
-        yield (batch.take(rows).padded(horizon), jnp.asarray(first + rows, jnp.int32)), len(batch)
+        yield _filled(batch, first, horizon, size), len(batch)
         first += len(batch)
+
+
+def filled_batch(log: Log, horizon: int, index: int, size: int = 4096) -> tuple[Episode, Array]:
+    """The padded episodes and numbers of `filled_batches` at `index`, without reading those before."""
+    size = min(size, len(log))
+    return _filled(log.batch(index, size), sum(log.batch_sizes(size)[:index]), horizon, size)
+
+
+def batch_sizes(log: Log, size: int = 4096) -> list[int]:
+    """How many episodes count in each of `filled_batches`."""
+    return log.batch_sizes(min(size, len(log)))
+
+
+def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Episode, Array]:
+    rows = np.arange(size) % len(batch)
+    return batch.take(rows).padded(horizon), jnp.asarray(first + rows, jnp.int32)
 
 
 @eqx.filter_jit

@@ -5,7 +5,8 @@ MB-PE, with a source that infers it is CF-PE(t). All policies are run on the sam
 are paired.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
-from coulda.evaluation.history import Log, filled_batches, generator, run, to_numpy
+from coulda.evaluation.history import Log, batch_sizes, filled_batch, filled_batches, generator, run, to_numpy
 from coulda.evaluation.intervals import Ratios, interval, student
 from coulda.evaluation.model_checks import (
     Replay,
@@ -28,6 +29,7 @@ from coulda.evaluation.model_checks import (
     replay_diagnostic,
     shift,
 )
+from coulda.executors import Executor, Work, gather
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
@@ -84,28 +86,111 @@ def evaluate_policies(
             Such scenarios are scored as they fall, never repaired; their share is reported.
     """
     source = Prior(model) if scenarios is None else scenarios
+    options = {"level": level, "interval_kind": interval_kind, "bounds": bounds, "malformed": malformed}
+    return evaluate_sources(key, model, policies, episodes, [source], num_scenarios=num_scenarios, **options)[0]
+
+
+class Chunk(eqx.Module):
+    """What came of one piece of the log under one source; `[n, ...]` in each array."""
+
+    returns: dict[str, Array]
+    """By policy, `[n, M]`."""
+    replay: Replay
+    shift: Shift
+    malformed: Array
+
+
+def evaluate_sources(
+    key: Array,
+    model: POMDP,
+    policies: Mapping[str, Policy],
+    episodes: Log,
+    sources: Sequence[ScenarioSource],
+    *,
+    num_scenarios: int = 1,
+    level: float = 0.95,
+    interval_kind: str = "student",
+    bounds: tuple[float, float] | None = None,
+    malformed: Callable[[Scenario], Array] | None = None,
+    executor: Executor | None = None,
+) -> list[dict[str, Estimate]]:
+    """`evaluate_policies` for several sources, in one pass over the log.
+
+    With an executor the pieces of the log are worked on wherever it says, to the same bits. Its work is a `chunk_work`
+    of the same model, policies, log and sources.
+    """
     key_scenarios, key_interval = jax.random.split(key)
+    if executor is None:
+        function = _chunks_of(model, policies, episodes, sources, num_scenarios, malformed)
+        pieces = ((function(key_scenarios, inputs), count) for inputs, count in filled_batches(episodes, model.horizon))
+    else:
+        executor.publish(0, key_scenarios)
+        counts = batch_sizes(episodes)
+        pieces = ((batch.value, counts[batch.index]) for batch in gather(executor, range(len(counts))))
+    chunks = zip(*([to_numpy(chunk, count) for chunk in piece] for piece, count in pieces), strict=True)
+    estimate = partial(_summary, model, episodes, malformed is not None, key_interval, level, interval_kind, bounds)
+    return [estimate(source, list(parts)) for source, parts in zip(sources, chunks, strict=True)]
+
+
+def chunk_work(
+    model: POMDP,
+    policies: Mapping[str, Policy],
+    episodes: Log,
+    sources: Sequence[ScenarioSource],
+    num_scenarios: int = 1,
+    malformed: Callable[[Scenario], Array] | None = None,
+) -> Work:
+    """The work of `evaluate_sources` for an executor: batch i is the i-th piece of the log, its parameters the key."""
+    run_chunk = _chunks_of(model, policies, episodes, sources, num_scenarios, malformed)
+    inputs = lambda index: filled_batch(episodes, model.horizon, index)
+    return Work(jax.eval_shape(lambda: jax.random.key(0)), inputs, run_chunk, jit=False)
+
+
+def _chunks_of(
+    model: POMDP,
+    policies: Mapping[str, Policy],
+    episodes: Log,
+    sources: Sequence[ScenarioSource],
+    num_scenarios: int,
+    malformed: Callable[[Scenario], Array] | None,
+) -> Callable[[Array, Any], list[Chunk]]:
     repeated = episodes.schema.last_observation == "repeated"
-    infer = eqx.Partial(_infer, model, source, key_scenarios, num_scenarios, repeated, malformed)
-    returns: dict[str, list[np.ndarray]] = {name: [] for name in policies}
-    replays, shifts, bad = [], Shifts(), []
-    for inputs, count in filled_batches(episodes, model.horizon):
+
+    def one(source: ScenarioSource, key: Array, inputs: Any) -> Chunk:
         # Programs of their own, so that inference is compiled once and not for each set of policies.
-        drawn, replayed, shifted, wrong = run(infer, inputs)
-        bad.append(to_numpy(wrong, count))
-        replays.append(to_numpy(replayed, count))
-        shifts.add(to_numpy(shifted, count))
-        for name, policy in policies.items():
-            returns[name].append(to_numpy(run(eqx.Partial(_returns, model, policy), (drawn,)), count))
-    replayed = jax.tree.map(lambda *parts: np.concatenate(parts), *replays)
-    shared = (*replay_diagnostic(source, replayed), *missing_end(source, episodes), *log_diagnostics(episodes))
+        infer = eqx.Partial(_infer, model, source, key, num_scenarios, repeated, malformed)
+        drawn, replayed, shifted, bad = run(infer, inputs)
+        scored = {name: run(eqx.Partial(_returns, model, policy), (drawn,)) for name, policy in policies.items()}
+        return Chunk(scored, replayed, shifted, bad)
+
+    return lambda key, inputs: [one(source, key, inputs) for source in sources]
+
+
+def _summary(
+    model: POMDP,
+    episodes: Log,
+    tell_malformed: bool,
+    key: Array,
+    level: float,
+    interval_kind: str,
+    bounds: tuple[float, float] | None,
+    source: ScenarioSource,
+    chunks: list[Chunk],
+) -> dict[str, Estimate]:
+    """Estimates by policy from all pieces of the log."""
+    shifts = Shifts()
+    for chunk in chunks:
+        shifts.add(chunk.shift)
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *chunks)
+    shared = (*replay_diagnostic(source, whole.replay), *missing_end(source, episodes), *log_diagnostics(episodes))
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
+    repeated = episodes.schema.last_observation == "repeated"
     shared = shared if repeated else (*shifts.diagnostic(), *shared)
-    shared = shared if malformed is None else (malformed_diagnostic(float(np.concatenate(bad).mean())), *shared)
+    shared = (malformed_diagnostic(float(whole.malformed.mean())), *shared) if tell_malformed else shared
     method = method_name(source, model)
     return {
-        name: _estimate(method, np.concatenate(parts), shared, key_interval, level, interval_kind, bounds)
-        for name, parts in returns.items()
+        name: _estimate(method, returns, shared, key, level, interval_kind, bounds)
+        for name, returns in whole.returns.items()
     }
 
 

@@ -24,18 +24,20 @@ class Work:
         parameters: arrays or shapes, in the structure of what will be published.
         inputs: index -> a pytree of arrays, of the same shapes for each: the key of a batch (`seeded`), or its piece
             of a log. Called on the host, and need not be traceable. The same index gives the same inputs.
-        run: (parameters, inputs) -> a pytree of arrays. Pure and traceable; it is jitted here, and splits its batch
-            over all local devices if it says so (`shard_batch`, `batched`).
+        run: (parameters, inputs) -> a pytree of arrays. Pure and traceable. It splits its batch over all local devices
+            if it says so (`shard_batch`, `batched`).
+        jit: whether to compile `run` as one program; not where it calls compiled programs of its own.
     """
 
     parameters: Any
     inputs: Callable[[int], Any]
     run: Callable[[Any, Any], Any]
+    jit: bool = True
 
     @cached_property
     def compiled(self) -> Callable[[Any, Any], Any]:
-        """`run`, jitted."""
-        return eqx.filter_jit(self.run)
+        """`run`, jitted if that is wanted."""
+        return eqx.filter_jit(self.run) if self.jit else self.run
 
     @cached_property
     def value(self) -> Any:
