@@ -47,9 +47,9 @@ def ours(log: EpisodeLog, target: np.ndarray) -> dict[str, float]:
     policy = Tabular(target)
     weighted = weigh(policy, log)
     values = {name: weight_statistics(weighted, kind).value for kind, name in KINDS.items()}
-    q, v = cross_fitted(KEY, policy, log, None)
-    values |= {name: robust_statistics(weighted, q, v, form).value for name, form in (("DR", False), ("WDR", True))}
     gathered = gather(policy, log)
+    q, v = cross_fitted(KEY, gathered)
+    values |= {name: robust_statistics(weighted, q, v, form).value for name, form in (("DR", False), ("WDR", True))}
     fitted = fit_values(gathered.regression, gathered.steps, jnp.ones(len(log)))
     return values | {"FQE": float(fitted.v[:, 0].mean())}
 

@@ -9,14 +9,16 @@ They are right where either the weights or the values are. The values at an epis
 episodes are dealt into folds, and each fold is evaluated with values of the others (cross-fitting).
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics, weight_diagnostics
-from coulda.evaluation.estimate import Estimate
-from coulda.evaluation.fitted_q import Regression, fit_values, gather
+from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.fitted_q import Gathered, Regression, fit_values, gather, past_matters
 from coulda.evaluation.history import Log, Weighted, generator, known_probabilities, weigh
 from coulda.evaluation.importance import effective_sample_size, missing_probabilities, no_support
 from coulda.evaluation.intervals import Ratios, interval
@@ -45,8 +47,9 @@ def doubly_robust(
     weights = np.exp(weighted.log_cumulative[:, -1])
     if not (weights > 0).any():
         return no_support(name, log)
-    key_folds, key_interval = jax.random.split(key)
-    q, v = cross_fitted(key_folds, policy, log, regression)
+    key_folds, key_interval, key_markov = jax.random.split(key, 3)
+    gathered = gather(policy, log, regression)
+    q, v = cross_fitted(key_folds, gathered)
     ratios = statistics(weighted, q, v, weighted_form)
     return Estimate(
         name,
@@ -54,7 +57,7 @@ def doubly_robust(
         interval(generator(key_interval), ratios, level, interval_kind),
         ratios.terms,
         effective_sample_size(weights),
-        diagnostics=weight_diagnostics(weights) + log_diagnostics(log),
+        diagnostics=weight_diagnostics(weights) + _leaning(key_markov, gathered) + log_diagnostics(log),
         details={"value without correction": float(v[:, 0].mean())},
     )
 
@@ -70,10 +73,19 @@ def statistics(weighted: Weighted, q: np.ndarray, v: np.ndarray, weighted_form: 
     return Ratios(v[:, 0], rho * delta, rho)
 
 
-def cross_fitted(key: Array, policy: Policy, log: Log, regression: Regression | None) -> tuple[np.ndarray, np.ndarray]:
+def _leaning(key: Array, gathered: Gathered) -> tuple[Diagnostic, ...]:
+    """Of the values that are corrected: where they are no values of states, only the weights can be right."""
+    return tuple(
+        d
+        if d.verdict == "trust"
+        else replace(d, verdict="caution", sentence=f"{d.sentence} Only the weights correct it.")
+        for d in past_matters(key, gathered)
+    )
+
+
+def cross_fitted(key: Array, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
     """Q(o_t, a_t) `[N, T]` and V(h_t) `[N, T + 1]` of each episode, fitted to the other folds; zero after the end."""
-    gathered = gather(policy, log, regression)
-    steps, n = gathered.steps, len(log)
+    steps, n = gathered.steps, len(gathered.steps.reward)
     fold = np.asarray(jax.random.permutation(key, n)) % min(FOLDS, n)
     live = np.asarray(steps.live)
     q, v = np.zeros(live.shape), np.zeros((n, live.shape[1] + 1))

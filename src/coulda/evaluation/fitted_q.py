@@ -24,9 +24,13 @@ from coulda.episodes import EpisodeLog, StoredLog
 from coulda.episodes.spaces import features
 from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.history import Log, all_log_probs, over_log
+from coulda.evaluation.history import Log, all_log_probs, generator, over_log
 from coulda.evaluation.intervals import student
+from coulda.evaluation.markov import markov_diagnostic
 from coulda.pomdp import Episode, Policy
+
+DENSE_CELLS = 4096
+"""Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""
 
 
 class Steps(eqx.Module):
@@ -224,8 +228,46 @@ def _continues(log: EpisodeLog | StoredLog, live: np.ndarray) -> np.ndarray:
 @eqx.filter_jit
 def fit_values(regression: Regression, steps: Steps, weight: Array) -> Values:
     """Fit Q_1 … Q_T to the steps, episodes weighted by `weight` `[N]`, and evaluate each where it belongs."""
-    horizon = steps.reward.shape[1]
     step_weight = jnp.where(steps.live, weight[:, None], 0.0)
+    if isinstance(regression, Table) and regression.num_observations * steps.policy.shape[-1] <= DENSE_CELLS:
+        return table_values(regression, steps, step_weight)
+    return iterated_values(regression, steps, step_weight)
+
+
+def table_values(table: Table, steps: Steps, weight: Array) -> Values:
+    """`iterated_values` of a table, from sums over the log that are made once.
+
+    With cells c = (o, a),
+
+    Q_k(c) = r̄(c) + Σ_c' M(c, c') Q_{k-1}(c'),
+
+    M being the mean of π(a' | h') over those of the steps in c that lead on to o', and zero for the others.
+    """
+    num_actions = steps.policy.shape[-1]
+    size = table.num_observations * num_actions
+    cells = steps.inputs[:, :-1] * num_actions + steps.action
+    count = jax.ops.segment_sum(weight.ravel(), cells.ravel(), size)
+    share = weight / jnp.where(count > 0, count, 1.0)[cells]
+    reward = jax.ops.segment_sum((share * steps.reward).ravel(), cells.ravel(), size)
+    onward = jnp.where(steps.continues, share, 0.0)[..., None] * steps.policy[:, 1:]
+    pairs = cells * table.num_observations + steps.inputs[:, 1:]
+    matrix = jax.ops.segment_sum(onward.reshape(-1, num_actions), pairs.ravel(), size * table.num_observations)
+    matrix = matrix.reshape(size, size)
+
+    def step(q: Array, _: None) -> tuple[Array, Array]:
+        q = reward + matrix @ q
+        return q, q
+
+    _, tables = jax.lax.scan(step, jnp.zeros(size), length=steps.reward.shape[1], reverse=True)
+    times = jnp.arange(len(tables))[None]
+    q_all = tables.reshape(len(tables), table.num_observations, num_actions)[times, steps.inputs[:, :-1]]
+    v = jnp.sum(steps.policy[:, :-1] * q_all, axis=-1)
+    return Values(tables[times, cells], jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
+
+
+def iterated_values(regression: Regression, steps: Steps, step_weight: Array) -> Values:
+    """Q_1, then each next one fitted to targets that the one before it gives."""
+    horizon = steps.reward.shape[1]
 
     def iterate(previous: tuple[Any, Array], t: Array) -> tuple[tuple[Any, Array], tuple[Array, Array]]:
         parameters, next_value = previous
@@ -262,6 +304,7 @@ def fitted_q(
     The interval is the bootstrap's over episodes with Q fitted anew each time, for tables and linear functions; a
     network is fitted once, and the interval then only covers the spread of first observations.
     """
+    key, key_markov = jax.random.split(key)
     gathered = gather(policy, log, regression)
     steps, regression = gathered.steps, gathered.regression
     first = np.asarray(fit_values(regression, steps, jnp.ones(len(log))).v[:, 0], float)
@@ -271,7 +314,7 @@ def fitted_q(
         spread = np.asarray(_refits(jax.random.split(key, resamples), regression, steps), float)
         half = stats.t.ppf(0.5 + level / 2, resamples - 1) * spread.std(ddof=1)
         found = Interval(value - half, value + half, level, "bootstrap")
-    diagnostics = (unseen_actions(gathered), *log_diagnostics(log))
+    diagnostics = (unseen_actions(gathered), *past_matters(key_markov, gathered), *log_diagnostics(log))
     if not refitted:
         sentence = "The network was fitted once; its own error is not in the interval."
         diagnostics += (Diagnostic("one fit", 1.0, "caution", sentence),)
@@ -288,6 +331,16 @@ def _refits(keys: Array, regression: Regression, steps: Steps) -> Array:
         return counts @ fit_values(regression, steps, counts).v[:, 0] / n
 
     return jax.lax.map(one, keys)
+
+
+def past_matters(key: Array, gathered: Gathered) -> tuple[Diagnostic, ...]:
+    """Whether the observations are Markov, for tables; a function of features is not asked. Consumes `key`."""
+    if not isinstance(gathered.regression, Table):
+        return ()
+    steps = jax.tree.map(np.asarray, gathered.steps)
+    return markov_diagnostic(
+        generator(key), steps.inputs, steps.action, steps.reward.astype(float), steps.live, steps.continues
+    )
 
 
 def unseen_actions(gathered: Gathered) -> Diagnostic:

@@ -8,7 +8,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import gymnasium
@@ -24,11 +24,17 @@ from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.history import Log
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
-from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
+from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
 from coulda.pomdp.scenario import at_step
 
 SMALL_SHIFT, LARGE_SHIFT = 0.05, 0.25
 """Of noise of unit scale: Gumbel noise shifted by ε multiplies the odds by e^ε, here by 1.05 and 1.28."""
+COUNT_LIMIT = 1024
+"""Numbers of a transition table up to which transitions are counted too."""
+ENOUGH_EXPECTED = 5
+"""In a cell of a chi-square test; rarer transitions are counted together."""
+LARGE_DEVIATION = 0.3
+"""√((χ² - df) / n): Cohen's (1988) medium effect. A death rate of 5 % taken for 1 % is one."""
 FEW_EXAMPLES = 10
 """Below this many a probability that is estimated from them is off by up to 0.16 on average."""
 
@@ -84,6 +90,10 @@ class Shift(eqx.Module):
     """`[D]`."""
     steps: Array
     """How many steps were summed, `[D]`."""
+    moves: Array
+    """How often each transition was made on the inferred scenario, `[A * S, S]`; `[0, 0]` where not counted."""
+    expected: Array
+    """How often the model would make it from the same states by the same actions."""
 
 
 def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode) -> Shift:
@@ -99,7 +109,27 @@ def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode) -
         taken = taken * jax.nn.one_hot(episode.action - int(space.start), int(space.n))
     total = jnp.einsum("ta,td->ad", taken, moves)
     steps = jnp.broadcast_to(taken.sum(0)[:, None], total.shape)
-    return Shift(jnp.concatenate([first, total.ravel()]), jnp.concatenate([jnp.ones_like(first), steps.ravel()]))
+    return Shift(
+        jnp.concatenate([first, total.ravel()]),
+        jnp.concatenate([jnp.ones_like(first), steps.ravel()]),
+        *_moves(model, inferred, episode),
+    )
+
+
+def _moves(model: POMDP, inferred: Scenario, episode: Episode) -> tuple[Array, Array]:
+    """Transitions of a small finite model, as inferred and as expected.
+
+    Averaged over the log, inferred states and noise are distributed as in the model (Lemma 1), so that transitions
+    between inferred states are as frequent as the model's table says, also where the states are hidden.
+    """
+    if not isinstance(model, FinitePOMDP) or model.num_actions * model.num_states**2 > COUNT_LIMIT:
+        return jnp.zeros((0, 0)), jnp.zeros((0, 0))
+    index = run_actions(model, inferred, episode.action)[0].index
+    size, start = model.num_states, int(model.action_space.start)
+    row = jax.nn.one_hot((episode.action - start) * size + index[:-1], model.num_actions * size)
+    row = row * episode.live[:, None]
+    moves = jnp.einsum("tr,tk->rk", row, jax.nn.one_hot(index[1:], size))
+    return moves, row.sum(0)[:, None] * model.tables()[0].reshape(-1, size)
 
 
 def is_plain(distribution: NoiseDistribution) -> bool:
@@ -127,6 +157,8 @@ class Shifts:
     steps: Any = 0.0
     total: Any = 0.0
     squares: Any = 0.0
+    moves: Any = 0.0
+    expected: Any = 0.0
 
     def add(self, shifts: Shift) -> None:
         """Count those of some episodes, `[n, D]`."""
@@ -135,8 +167,19 @@ class Shifts:
         self.steps = self.steps + np.sum(shifts.steps, axis=0, dtype=float)
         self.total = self.total + total.sum(0)
         self.squares = self.squares + (total**2).sum(0)
+        self.moves = self.moves + np.sum(shifts.moves, axis=0, dtype=float)
+        self.expected = self.expected + np.sum(shifts.expected, axis=0, dtype=float)
 
     def diagnostic(self) -> tuple[Diagnostic, ...]:
+        """The less likely of two findings: a shift of the noise, and transitions more or less often than expected."""
+        found = (*self._largest_shift(), *transition_test(self.moves, self.expected))
+        if not found:
+            return ()
+        worst = min(found, key=lambda diagnostic: diagnostic.value)
+        # Two tests: twice the chance of a false alarm.
+        return (_mismatch(worst.what, worst.size, min(1.0, len(found) * worst.value), worst.large),)
+
+    def _largest_shift(self) -> tuple["_Finding", ...]:
         """The largest shift over all noise variables, tested with as many hypotheses."""
         variance = self.squares / self.count - (self.total / self.count) ** 2
         # Sums over fewer steps than this are not normal yet.
@@ -147,18 +190,48 @@ class Shifts:
         # What hardly ever happens has a tiny shift of tiny variance until it happens: only shifts that matter count.
         z = np.where(size >= SMALL_SHIFT, np.abs(self.total[moved]) / np.sqrt(self.count * variance[moved]), 0.0)
         chance = min(1.0, 2 * stats.norm.sf(z.max()) * moved.sum())
-        return (_mismatch(float(size[z.argmax()]), float(chance)),)
+        return (_Finding("shifted by", float(size[z.argmax()]), float(chance), LARGE_SHIFT),)
 
 
-def _mismatch(size: float, chance: float) -> Diagnostic:
+class _Finding(NamedTuple):
+    """What a test of the averaged posterior found."""
+
+    what: str
+    size: float
+    value: float
+    """Probability under a right model."""
+    large: float
+    """From which size on it matters for certain."""
+
+
+def transition_test(moves: np.ndarray, expected: np.ndarray) -> tuple[_Finding, ...]:
+    """Pearson's chi-square of counted transitions against expected ones, `[A * S, S]` each, pooled over the rows."""
+    square, freedom, steps = 0.0, 0, 0.0
+    for found, likely in zip(moves, expected, strict=True) if np.ndim(moves) == 2 else ():
+        rare = likely < ENOUGH_EXPECTED
+        cells = np.array([*np.stack([found, likely], 1)[~rare], [found[rare].sum(), likely[rare].sum()]])
+        if cells[-1, 1] < ENOUGH_EXPECTED and len(cells) > 1:  # too rare even together: with the least of the others
+            least = cells[:-1, 1].argmin()
+            cells[least] += cells[-1]
+            cells = cells[:-1]
+        if len(cells) > 1:
+            square += ((cells[:, 0] - cells[:, 1]) ** 2 / cells[:, 1]).sum()
+            freedom, steps = freedom + len(cells) - 1, steps + found.sum()
+    if not freedom:
+        return ()
+    size = np.sqrt(max(square - freedom, 0.0) / steps)
+    return (_Finding("transitions deviate by", float(size), float(stats.chi2.sf(square, freedom)), LARGE_DEVIATION),)
+
+
+def _mismatch(what: str, size: float, chance: float, large: float) -> Diagnostic:
     if chance >= UNUSUAL:
         sentence = "Averaged over the log, the inferred noise is distributed as the model says."
         return Diagnostic("mismatch", chance, "trust", sentence)
     sentence = (
-        "Averaged over the log, the inferred noise is not distributed as the model says (shifted by "
-        f"{size:.2g}, which a right model does with probability {chance:.0e}): the model is wrong about the world."
+        f"Averaged over the log, the inferred noise is not distributed as the model says ({what} {size:.2g}, which "
+        f"happens in a right model with probability {chance:.0e}): the model is wrong about the world."
     )
-    certain = chance < RARE and size >= LARGE_SHIFT
+    certain = chance < RARE and size >= large
     return Diagnostic("mismatch", chance, "do not trust" if certain else "caution", sentence)
 
 
