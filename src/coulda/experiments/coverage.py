@@ -1,6 +1,7 @@
 """Do 95 % intervals hold the truth 95 % of the time? Two thousand logs of a world whose values are known exactly.
 
-`python -m coulda.experiments.coverage` writes `results/evaluation/coverage.json`. Every method for which a nominal
+`python -m coulda.experiments.coverage coverage` writes `results/evaluation/coverage.json`, and `… power` how wrong a
+model must be to be warned of. Every method for which a nominal
 interval is claimed is repeated on the same logs; the Bernstein bounds, which promise at least their level, are printed
 beside them. Then the same with a model that is wrong on purpose: coverage is lost, and the verdict must say so.
 """
@@ -22,16 +23,20 @@ from scipy import stats
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, collect
 from coulda.evaluation import Interval, compare, evaluate_policies
+from coulda.evaluation.diagnostics import weight_diagnostics
 from coulda.evaluation.doubly_robust import FOLDS
 from coulda.evaluation.doubly_robust import statistics as robust_statistics
-from coulda.evaluation.estimate import VERDICTS
+from coulda.evaluation.estimate import VERDICTS, worst
 from coulda.evaluation.fitted_q import Regression, Steps, fit_values, gather
-from coulda.evaluation.history import Weighted, weigh
+from coulda.evaluation.history import Weighted, over_log, weigh
 from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.intervals import bca, bernstein, student
+from coulda.evaluation.model_checks import Shift, Shifts, shift
 from coulda.hindsight import Exact, Prior
+from coulda.hindsight.source import fresh
 from coulda.policies import Tabular
+from coulda.pomdp import Episode
 
 INITIAL = np.array([0.7, 0.3, 0.0, 0.0])
 WAIT = np.array([[0.6, 0.2, 0.2, 0.0], [0.1, 0.6, 0.0, 0.3], [0, 0, 1, 0], [0, 0, 0, 1.0]])
@@ -94,6 +99,7 @@ class Coverage:
             "level": self.level,
             "band": [0.9335, 0.9655],
             "coverage": {name: summary(intervals, truth) for name, intervals in found.items()},
+            "logs whose weights are not trusted": self.distrusted_weights(log, target),
             "verdicts of the right model": self.verdicts(key_model, log, world),
             "wrong model": {name: self.mismatch(key_model, log, kernel, truth) for name, kernel in WRONG.items()},
             "seconds": round(time.time() - start, 1),
@@ -129,6 +135,11 @@ class Coverage:
         found["FQE"] = [Interval(a - b, a + b, self.level, "bootstrap") for a, b in zip(values, half, strict=True)]
         return found
 
+    def distrusted_weights(self, log: EpisodeLog, target: Tabular) -> float:
+        """The share of logs in which the intervals of weighted estimators are not claimed to be nominal."""
+        weights = np.exp(self.split(weigh(target, log).log_cumulative[:, -1]))
+        return float(np.mean([worst(d.verdict for d in weight_diagnostics(one)) != "trust" for one in weights]))
+
     def mismatch(self, key: Array, log: EpisodeLog, kernel: np.ndarray, truth: float) -> dict[str, Any]:
         """Coverage of CF-PE and MB-PE in a wrong model, and what the diagnostics say of it on one log at a time."""
         wrong = model(kernel)
@@ -156,6 +167,49 @@ class Coverage:
     def _evaluate(self, key: Array, world: TabularPOMDP, log: EpisodeLog, source: Any) -> Any:
         policies = {"target": Tabular(TARGETS[self.weights])}
         return evaluate_policies(key, world, policies, log, source, num_scenarios=self.scenarios)["target"]
+
+
+@dataclass(frozen=True)
+class Power:
+    """How wrong a model must be to be warned of: the treatment's kernel is TREAT + size · (MILD - TREAT)."""
+
+    sizes: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
+    """0 is the right model, 1 the one in which a treatment harms less."""
+    repeats: int = 200
+    """Logs."""
+    episodes: int = 500
+    """A log."""
+    seed: int = 0
+    """Of everything."""
+    out: Path = Path("results/evaluation/power.json")
+    """Where the numbers go."""
+
+    def run(self) -> dict[str, Any]:
+        """Measure, write and return the share of logs in which "mismatch" says caution or worse."""
+        key_log, key = jax.random.split(jax.random.key(self.seed))
+        log = collect(key_log, model(TREAT), Tabular(BEHAVIOR), self.repeats * self.episodes)
+        warned = {str(size): self.warned(key, log, model(TREAT + size * (MILD - TREAT))) for size in self.sizes}
+        result = {"repeats": self.repeats, "episodes": self.episodes, "caution or worse": warned}
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(json.dumps(result, indent=1) + "\n")
+        return result
+
+    def warned(self, key: Array, log: EpisodeLog, believed: TabularPOMDP) -> float:
+        """The share of logs that contradict the model."""
+        function = eqx.Partial(_shift, believed, Exact(believed), key)
+        parts = list(over_log(function, log, HORIZON))
+        shifts = jax.tree.map(lambda *leaves: np.split(np.concatenate(leaves), self.repeats), *parts)
+        verdicts = []
+        for leaves in zip(shifts.total, shifts.steps, shifts.moves, shifts.expected, strict=True):
+            found = Shifts()
+            found.add(Shift(*leaves))
+            verdicts.append(worst(diagnostic.verdict for diagnostic in found.diagnostic()))
+        return float(np.mean([verdict != "trust" for verdict in verdicts]))
+
+
+def _shift(believed: TabularPOMDP, source: Exact, key: Array, episode: Episode, index: Array) -> Shift:
+    key = jax.random.fold_in(key, index)
+    return shift(believed, source.infer(key, episode), fresh(key, believed), episode)
 
 
 WRONG = {"never harms": HOPE, "harms less": MILD}
@@ -224,5 +278,5 @@ def refit(key: Array, regression: Regression, steps: Steps, resamples: int) -> t
 
 
 if __name__ == "__main__":
-    for method, numbers in tyro.cli(Coverage).run()["coverage"].items():
-        print(f"{method:24} {numbers['coverage']:.4f}  width {numbers['width']:.3f}")  # noqa: T201
+    commands = {"coverage": Coverage, "power": Power}
+    print(json.dumps(tyro.extras.subcommand_cli_from_dict(commands).run(), indent=1))  # noqa: T201
