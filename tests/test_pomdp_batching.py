@@ -50,3 +50,10 @@ def test_devices_make_no_difference():
         assert run.returncode == 0, run.stderr
         answers.append(json.loads(run.stdout))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("chunk_size", [2, 3, 7, 100])
+def test_empty_arrays_come_through(chunk_size):
+    found = batched(lambda x: (x + 1, jnp.zeros((3, 0))), jnp.arange(7), chunk_size=chunk_size)
+    assert found[0].tolist() == list(range(1, 8))
+    assert found[1].shape == (7, 3, 0)

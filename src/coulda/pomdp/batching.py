@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
@@ -27,7 +28,7 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) 
     devices = jax.local_device_count()
     size = jax.tree.leaves(batch)[0].shape[0]
     share = -(-size // devices)
-    run = partial(jax.lax.map, function, batch_size=min(chunk_size, max(share, 1)))
+    run = partial(_chunked, jax.vmap(function), min(chunk_size, max(share, 1)))
     if devices == 1 or size < devices:
         return run(batch)
     # Every device takes an equal share; what is missing is made up with the first element and dropped.
@@ -39,3 +40,18 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) 
     spread = jax.shard_map(run, mesh=mesh, in_specs=share_of, out_specs=share_of, check_vma=False)
     padded = batch if share * devices == size else jax.tree.map(lambda x: x[fill], batch)
     return jax.tree.map(lambda x: x[:size], spread(padded))
+
+
+def _chunked(function: Callable[[Any], Any], chunk_size: int, batch: Any) -> Any:
+    """`function(batch)` of so many elements at once; what `lax.map(batch_size=...)` does, for empty arrays too."""
+    size = jax.tree.leaves(batch)[0].shape[0]
+    chunks, rest = divmod(size, chunk_size)
+    if chunks == 0 or (chunks == 1 and rest == 0):
+        return function(batch)
+    split = lambda x: x[: chunks * chunk_size].reshape(chunks, chunk_size, *x.shape[1:])
+    join = lambda x: x.reshape(chunks * chunk_size, *x.shape[2:])
+    done = jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, batch)))
+    if rest == 0:
+        return done
+    last = function(jax.tree.map(lambda x: x[chunks * chunk_size :], batch))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), done, last)
