@@ -15,6 +15,7 @@ from rich.console import Console
 COMMANDS = {
     "demo": "tell the whole story, end to end",
     "evaluate": "one table of what policies would have been worth on a log, and what to believe",
+    "report": "one page to look at, of a run: verdicts, table and the counterfactual explorer",
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
     "train": "train a policy by IMPALA, without a model",

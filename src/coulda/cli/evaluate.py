@@ -23,6 +23,8 @@ from coulda.evaluation.scenarios import chunk_work
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
+from coulda.report import Explorer, Report, explore, provenance, save_report, summarize, tabulate
+from coulda.report.page import check_place
 
 STYLES = {"trust": "green", "caution": "yellow", "do not trust": "red"}
 
@@ -53,7 +55,11 @@ class Evaluate:
     seed: int = 0
     """The same seed gives the same table."""
     out: Path | None = None
-    """A folder for the table as JSON and for figures."""
+    """A folder for the table as JSON, for figures, and for the report that `coulda report` makes a page of."""
+    explored: int = 60
+    """How many episodes the report's explorer has."""
+    threshold: float | None = None
+    """The return from which the explorer calls an episode won; the mean of those explored by default."""
     executor: ExecutorName = "in-process"
     """Who works on MB-PE and CF-PE; the table is the same."""
     workers: int = 2
@@ -68,16 +74,18 @@ class Evaluate:
         console = Console()
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
+            check_place(self.out)
         log = read_any(self.log, self.columns)
         model = None if self.model is None else load(self.model, POMDP)
         environment = None if self.environment is None else load(self.environment, POMDP)
+        policies, source = load_policies(self.policy), _source(self.scenarios, model)
         with self._open() as executor, Console(stderr=True).status(f"evaluating on {len(log):,} episodes …"):
             comparison = compare(
                 jax.random.key(self.seed),
                 model,
-                load_policies(self.policy),
+                policies,
                 log,
-                _source(self.scenarios, model),
+                source,
                 steps=self.steps,
                 environment=environment,
                 level=self.level,
@@ -91,6 +99,23 @@ class Evaluate:
                 console.print(f"[{style}]{name}, {estimate.method}: {estimate.verdict}.[/] {estimate.reasons}")
         if self.out is not None:
             self._write(comparison)
+            explorer = None
+            if model is not None and source is not None:
+                key = jax.random.fold_in(jax.random.key(self.seed), 1)
+                first = next(iter(log.batches(self.explored)))
+                explorer = explore(key, model, first, source, policies, threshold=self.threshold)
+            save_report(self.out, self._report(comparison, explorer))
+            console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
+
+    def _report(self, comparison: Comparison, explorer: Explorer | None) -> Report:
+        found = tabulate(comparison)
+        # By the last part of their paths, which differ between machines.
+        names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "environment": self.environment}
+        config = {key: Path(value).name for key, value in names.items() if value is not None}
+        config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios}
+        title = f"What {' and '.join(comparison.estimates)} would have been worth"
+        facts = provenance({"evaluate": self.seed}, config)
+        return Report(title, summarize(found), found, explorer, provenance=facts)
 
     def _open(self) -> AbstractContextManager[Executor | None]:
         """Who works elsewhere; None where this process does."""

@@ -2,7 +2,8 @@
 
 In the order in which they import each other: `contents` (what a report holds), `tables` (from a `Comparison`),
 `sprites` and `frames` (what a model's states look like), `explorer` (logged episodes under other policies), `page`
-(the HTML, and the report as an artifact). `page.html`, `page.css` and `page.js` are put together when it is written.
+(the HTML, and the report as an artifact). `page.html`, `page.css`, `page.js` and `explorer.js` are put
+together when it is written.
 """
 
 from coulda.report.contents import Explorer, Figure, Provenance, Report, Table

@@ -68,7 +68,7 @@ def explore(
     view = view_of(model) if view is None else view
     repeated = episodes.schema.last_observation == "repeated"
     keys = jax.vmap(lambda k: jax.random.split(k, num_samples))(jax.random.split(key, len(episodes)))
-    found = _explore(model, source, dict(policies), view, repeated, keys, episodes.padded(model.horizon))
+    found = _explore(model, source, tuple(policies.values()), view, repeated, keys, episodes.padded(model.horizon))
     observed, factual, played = jax.tree.map(np.asarray, found)
     returns = episodes.episode_returns
     explored = [_episode(i, view, episodes[i], observed[i], _at((factual, played), i)) for i in range(len(episodes))]
@@ -80,15 +80,15 @@ def explore(
 def _explore(
     model: POMDP,
     source: ScenarioSource,
-    policies: dict[str, Actor],
+    policies: tuple[Actor, ...],
     view: View,
     repeated: bool,
     keys: Array,
     episodes: Episode,
-) -> tuple[Array, Played, dict[str, Played]]:
+) -> tuple[Array, Played, tuple[Played, ...]]:
     """What was observed `[N, T + 1, ...]`, the replay of the log and each policy, `[N]` in each leaf."""
 
-    def one(pair: tuple[Array, Episode]) -> tuple[Array, Played, dict[str, Played]]:
+    def one(pair: tuple[Array, Episode]) -> tuple[Array, Played, tuple[Played, ...]]:
         keys, episode = pair
         known = informed(source, repeated, episode)
         scenarios = jax.vmap(lambda key: known.infer(key, episode))(keys)
@@ -96,7 +96,7 @@ def _explore(
         states, _, rewards = jax.vmap(lambda u: run_actions(model, u, episode.action))(scenarios)
         paid = jnp.where(episode.live[None], rewards, 0.0)
         factual = Played(jax.vmap(show)(states), episode.action, paid, episode.length)
-        return jax.vmap(view.observation)(episode.observation), factual, {n: run(p, scenarios) for n, p in named}
+        return jax.vmap(view.observation)(episode.observation), factual, tuple(run(p, scenarios) for p in policies)
 
     def run(policy: Actor, scenarios: Any) -> Played:
         tau = jax.vmap(lambda u: rollout(model, policy, u))(scenarios)
@@ -104,7 +104,6 @@ def _explore(
         first = _at(tau.episode, 0)
         return Played(frames, first.action, tau.episode.reward, first.length)
 
-    named = list(policies.items())
     return batched(one, (keys, episodes), chunk_size=16)
 
 
@@ -118,7 +117,7 @@ def _episode(number: int, view: View, episode: Episode, observed: np.ndarray, fo
         number,
         _frames(view, observed[None, : length + 1], known=True),
         Play(factual.frames, factual.actions, logged, factual.returns),
-        tuple(_play(view, one) for one in played.values()),
+        tuple(_play(view, one) for one in played),
     )
 
 

@@ -114,19 +114,15 @@ def finite_view(model: FinitePOMDP) -> View:
 
 
 def numbers_view(model: POMDP) -> View:
-    """Every number in the state as a channel; those of the observation too, if it is made like the state."""
+    """The first numbers of the state, each a channel; those of the observation too, if it is made like the state."""
     state = jax.eval_shape(lambda: model.initial(model.initial_noise.sample(jax.random.key(0))))
-    names = _names(state)
-    if len(names) > MOST_CHANNELS:
-        raise ValueError(
-            f"a state of {type(model).__name__} has {len(names)} numbers, too many to draw (at most {MOST_CHANNELS}); "
-            "give `view=View(...)` that says what to show"
-        )
+    names = _names(state)[:MOST_CHANNELS]
     space = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.observation_space.sample()))
     same = jax.tree.map(jnp.shape, space) == jax.tree.map(jnp.shape, state)
     unseen = lambda _: jnp.full(len(names), jnp.nan)
     scene = SeriesScene(tuple(Channel(name, hidden=not same) for name in names))
-    return View(scene, _flat, _flat if same else unseen, _numbers)
+    first = lambda tree: _flat(tree)[:MOST_CHANNELS]
+    return View(scene, first, first if same else unseen, _numbers)
 
 
 def _names(tree: Any) -> list[str]:

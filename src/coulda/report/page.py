@@ -35,6 +35,12 @@ def save_report(run: Path | str, report: Report) -> None:
     write_artifact(Path(run) / FOLDER, KIND, [(_PART, msgspec.json.encode(report))], Metadata(report.title))
 
 
+def check_place(run: Path | str) -> None:
+    """Refuse a folder that has a report already, before any work is done for it."""
+    if (Path(run) / FOLDER).exists():
+        raise FileExistsError(f"{run} holds a report already, and artifacts are never overwritten; name another folder")
+
+
 def load_report(run: Path | str) -> Report:
     """The report that `save_report` wrote."""
     path = Path(run) / FOLDER
@@ -63,8 +69,7 @@ def write_report(path: Path | str, report: Report) -> None:
 
 def render(report: Report) -> str:
     """The page's HTML."""
-    source = files("coulda.report")
-    style, script = (source.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = _source("page.css"), _source("page.js") + _source("explorer.js")
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src '{_digest(style)}'; script-src '{_digest(script)}'"
@@ -76,9 +81,8 @@ def render(report: Report) -> str:
         "script": script,
         "data": embedded(msgspec.json.encode(report).decode()),
     }
-    template = source.joinpath("page.html").read_text(encoding="utf-8")
     # In one pass: what is filled in is never looked at again, whatever it says.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _source("page.html"))
 
 
 def embedded(json: str) -> str:
@@ -88,6 +92,10 @@ def embedded(json: str) -> str:
     '{"title": "\\u003c/script\\u003e"}'
     """
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", json)
+
+
+def _source(name: str) -> str:
+    return files("coulda.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

@@ -87,7 +87,7 @@ def _answers(table: Table) -> list[str]:
         if known:
             best = min(known, key=_width)
             limits = f"{best.low:.3g} to {best.high:.3g}"
-            sentences.append(f"{policy} would have returned {best.value:.3g} ({limits}, by {best.method}).")
+            sentences.append(f"By {best.method}, {policy} would have returned {best.value:.3g} ({limits}).")
     return sentences
 
 
