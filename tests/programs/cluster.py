@@ -1,9 +1,12 @@
-"""Ray under fire, in a process and a network of its own; each command prints one line of JSON.
+"""Ray under fire: a test cluster of a head and two nodes, in a process of its own. Prints one line of JSON.
 
-python cluster.py bits                            the three executors return the same bits
-python cluster.py actors KILLS SEED               workers killed while requests are in flight
-python cluster.py nodes KILLS SEED                whole nodes of a test cluster killed, and replaced
-python cluster.py learner KILLS SEED FOLDER       a learner killed and resumed, against one left alone
+python cluster.py bits                         Ray returns the bits of this process
+python cluster.py actors KILLS SEED            workers killed while requests are in flight
+python cluster.py nodes KILLS SEED             whole nodes killed and replaced
+python cluster.py learner KILLS SEED FOLDER    a learner killed and resumed, against one left alone
+python cluster.py brief FOLDER                 a little of each
+
+Run it where the network is its own, such as in `unshare -n` with `lo` up.
 """
 
 import json
@@ -27,7 +30,6 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from coulda.executors import InProcess, WorkSpec  # noqa: E402
 from coulda.executors.learner import Learner  # noqa: E402
-from coulda.executors.processes import Processes  # noqa: E402
 from coulda.executors.ray_cluster import Ray  # noqa: E402
 from tests.programs import training  # noqa: E402
 
@@ -71,29 +73,47 @@ def same_bits(a, b) -> bool:
     return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in pairs)
 
 
-def bits() -> dict:
+class TestCluster:
+    """A head without workers, and two nodes with room for two each."""
+
+    def __init__(self):
+        head = {**SMALL, "num_cpus": 0, "include_dashboard": False, "_system_config": IMPATIENT}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.cluster.add_node(**SMALL) for _ in range(2)]
+
+    def __enter__(self):
+        ray.init(address=self.cluster.address, **QUIET)
+        return self
+
+    def __exit__(self, *_):
+        ray.shutdown()
+        self.cluster.shutdown()
+
+    def kill_node(self, rng: random.Random) -> None:
+        self.cluster.remove_node(self.nodes.pop(rng.randrange(2)), allow_graceful=False)
+        self.nodes.append(self.cluster.add_node(**SMALL))
+
+
+def bits(_cluster: TestCluster) -> dict:
     """Episodes of a recurrent policy, and batches too large to travel in Ray's messages."""
     from tests.programs import tiger_recipe
 
     compared = 0
     episodes = WorkSpec("tests.programs.tiger_recipe:episodes", {"seed": 3})
     large = WorkSpec("tests.programs.recipes:counted", {"size": 100_000})
-    ray.init(address="local", include_dashboard=False, **SMALL, **QUIET)
     for spec, parameters in ((episodes, tiger_recipe.policy), (large, np.float32)):
         answers = []
-        for kind in (InProcess, Processes, Ray):
+        for kind in (InProcess, Ray):
             with kind(spec) as executor:
-                answers.append([])
                 for version, index in [(0, 0), (0, 1), (1, 0), (2, 7), (0, 1)]:
                     executor.publish(version, parameters(version))
                     executor.request(index)
-                answers[-1] = [executor.next() for _ in range(5)]
-        for batches in zip(*answers, strict=True):
-            assert len({(batch.version, batch.index) for batch in batches}) == 1
-            assert same_bits(batches[0].value, batches[1].value)
-            assert same_bits(batches[0].value, batches[2].value)
+                answers.append([executor.next() for _ in range(5)])
+        for mine, theirs in zip(*answers, strict=True):
+            assert (mine.version, mine.index) == (theirs.version, theirs.index)
+            assert same_bits(mine.value, theirs.value)
             compared += 1
-        assert not same_bits(answers[2][0].value, answers[2][1].value)  # the twin: another index
+        assert not same_bits(answers[1][0].value, answers[1][1].value)  # the twin: another index
     return {"batches compared": compared}
 
 
@@ -130,7 +150,7 @@ def under_fire(executor: Ray, spec: WorkSpec, kills: int, strike) -> dict:
     }
 
 
-def actors(kills: int, seed: int) -> dict:
+def actors(_cluster: TestCluster, kills: int, seed: int) -> dict:
     rng = random.Random(seed)
     spec = WorkSpec("tests.programs.recipes:counted", {"pause": 0.05})
     with Ray(spec, num_workers=4, capacity=16) as executor:
@@ -142,28 +162,20 @@ def actors(kills: int, seed: int) -> dict:
         return {"actors": 4, **under_fire(executor, spec, kills, strike)}
 
 
-def nodes(kills: int, seed: int) -> dict:
-    """A head without workers and two nodes with two each; batches are large enough to stay in a node's store."""
+def nodes(cluster: TestCluster, kills: int, seed: int) -> dict:
+    """Batches are large enough to stay in a node's store, and to be lost with it."""
     rng = random.Random(seed)
     spec = WorkSpec("tests.programs.recipes:counted", {"pause": 0.05, "size": 50_000})
-    head = {**SMALL, "num_cpus": 0, "include_dashboard": False, "_system_config": IMPATIENT}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    alive = [cluster.add_node(**SMALL) for _ in range(2)]
-    ray.init(address=cluster.address, **QUIET)
     with Ray(spec, num_workers=4, capacity=16) as executor:
 
         def strike():
             time.sleep(rng.uniform(0, 0.5))
-            cluster.remove_node(alive.pop(rng.randrange(len(alive))), allow_graceful=False)
-            alive.append(cluster.add_node(**SMALL))
+            cluster.kill_node(rng)
 
-        told = {"nodes": 2, "actors": 4, **under_fire(executor, spec, kills, strike)}
-    ray.shutdown()
-    cluster.shutdown()
-    return told
+        return {"nodes": 2, "actors": 4, **under_fire(executor, spec, kills, strike)}
 
 
-def learner(kills: int, seed: int, folder: str) -> dict:
+def learner(_cluster: TestCluster, kills: int, seed: int, folder: str) -> dict:
     """Killed at random moments after each has trained for a while; the same bits as a learner that was not."""
     rng = random.Random(seed)
     steps = 60 * kills
@@ -185,15 +197,21 @@ def learner(kills: int, seed: int, folder: str) -> dict:
     return {"kills": done, "steps": result, "of": alone, "bit-identical": same}
 
 
+def brief(cluster: TestCluster, folder: str) -> dict:
+    told = {"bits": bits(cluster), "actors": actors(cluster, 2, 0)}
+    return {**told, "nodes": nodes(cluster, 1, 0), "learner": learner(cluster, 1, 0, folder)}
+
+
 def newest(folder: str) -> int:
     from coulda.trainer import checkpoint_steps
 
     return max(checkpoint_steps(Path(folder)), default=0)
 
 
-COMMANDS = {"bits": bits, "actors": actors, "nodes": nodes, "learner": learner}
+COMMANDS = {"bits": bits, "actors": actors, "nodes": nodes, "learner": learner, "brief": brief}
 
 if __name__ == "__main__":
     command, *rest = sys.argv[1:]
     arguments = [int(argument) if argument.isdigit() else argument for argument in rest]
-    print(json.dumps(COMMANDS[command](*arguments)), flush=True)
+    with TestCluster() as cluster:
+        print(json.dumps(COMMANDS[command](cluster, *arguments)), flush=True)

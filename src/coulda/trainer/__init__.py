@@ -4,7 +4,7 @@
 """
 
 from coulda.trainer.checkpoints import Checkpoint, checkpoint_steps, load_checkpoint
-from coulda.trainer.devices import shard_batch, use_all_cores
+from coulda.trainer.devices import join_hosts, replicate, shard_batch, use_all_cores
 from coulda.trainer.loop import NonFiniteError, Trained, TrainerConfig, train
 
 __all__ = [
@@ -13,7 +13,9 @@ __all__ = [
     "Trained",
     "TrainerConfig",
     "checkpoint_steps",
+    "join_hosts",
     "load_checkpoint",
+    "replicate",
     "shard_batch",
     "train",
     "use_all_cores",

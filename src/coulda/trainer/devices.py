@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 
@@ -42,3 +43,24 @@ def shard_batch(batch: Any) -> Any:
             )
     mesh = jax.make_mesh((devices,), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
     return jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec("batch")))
+
+
+def join_hosts(share: Any) -> Any:
+    """One batch over the devices of all processes that `jax.distributed` joined, of which each gives its share.
+
+    A jitted step on it, with parameters from `replicate`, is run by all of them together: XLA adds the gradients up
+    over the network. Shares are of one size, a multiple of a process's devices.
+    """
+    return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(_all_devices("batch"), leaf), share)
+
+
+def replicate(tree: Any) -> Any:
+    """The arrays of `tree`, which all processes have, on all their devices."""
+    whole = _all_devices()
+    make = lambda leaf: jax.make_array_from_process_local_data(whole, np.asarray(leaf))
+    return jax.tree.map(lambda leaf: make(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def _all_devices(*axes: str) -> NamedSharding:
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",), (AxisType.Auto,))
+    return NamedSharding(mesh, PartitionSpec(*axes))
