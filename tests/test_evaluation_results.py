@@ -57,4 +57,25 @@ def test_with_everything_observed_counterfactuals_are_right_and_trusted():
             low, high = estimate["interval"]
             slack = 0.25 * (high - low)
             assert low - slack < methods["on-policy"]["value"] < high + slack
-    assert found["times fewer episodes by pairing"]["disciplined minus physician"] >= 5
+
+
+def test_what_pairing_is_worth_follows_from_the_correlation():
+    """1 / (1 - ρ) for equal variances; those of the policies here differ by up to a third."""
+    found = result("sepsis_control.json")
+    ratios = found["times fewer episodes by pairing"]
+    assert ratios["best minus 0.02-soft"] >= 5
+    for name, ratio in ratios.items():
+        assert abs(ratio * (1 - found["correlation"][name]) - 1) < 0.1, name
+
+
+def test_a_mild_mismatch_is_warned_of():
+    """200 logs: 5 % is 3.5 standard errors above 1.6 %."""
+    warned = result("power.json")["caution or worse"]
+    assert warned["0.0"] <= 0.05
+    assert warned["1.0"] >= 0.95
+    assert list(warned.values())[1:] == sorted(list(warned.values())[1:])
+
+
+def test_where_intervals_fall_short_none_is_claimed():
+    assert result("coverage_heavy.json")["logs whose weights are not trusted"] > 0.99
+    assert result("coverage.json")["logs whose weights are not trusted"] < 0.05

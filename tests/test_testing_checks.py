@@ -1,5 +1,7 @@
 """The public checks pass on a good part and catch each way of breaking it, with a message that says what to mend."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import gymnasium
 import jax
@@ -8,11 +10,16 @@ import numpy as np
 import pytest
 
 from coulda import SCM, Mechanism, Normal
-from coulda.environments import TabularPOMDP
+from coulda.environments import TabularPOMDP, tiger
+from coulda.experiments import sokoban_search
+from coulda.hindsight import Exact, Prior, ScenarioSource
+from coulda.hindsight.conv_draw import ConvDRAW
+from coulda.hindsight.learned import Learned
+from coulda.hindsight.source import ALL_STEPS, fresh
 from coulda.mechanisms import Additive
 from coulda.noise import Categorical, Uniform
 from coulda.pomdp import POMDP, GumbelMaxAction, Planner, Policy
-from coulda.testing import CheckError, check_policy, check_pomdp, check_scm
+from coulda.testing import CheckError, check_policy, check_pomdp, check_scenarios, check_scm
 
 
 class Boat(POMDP):
@@ -306,3 +313,77 @@ def test_a_good_scm_passes():
 def test_a_broken_scm_is_caught(mechanism, message):
     with pytest.raises(CheckError, match=message):
         check_scm(_scm(mechanism))
+
+
+TIGER = tiger(horizon=3, reparameterization="gumbel_max")
+
+
+class Guess(ScenarioSource):
+    """Fresh noise, whatever was seen; broken below in one way each."""
+
+    model: POMDP
+    steps: jax.Array
+
+    def __init__(self, model):
+        self.model, self.steps = model, jnp.int32(ALL_STEPS)
+
+    def infer(self, key, episode):
+        return fresh(key, self.model)
+
+
+class Unfit(Guess):
+    def infer(self, key, episode):
+        scenario = fresh(key, self.model)
+        return eqx.tree_at(lambda s: s.transition, scenario, scenario.transition[:-1])
+
+
+class Hindsighted(Guess):
+    """Reads the whole episode, whatever t is."""
+
+    def infer(self, key, episode):
+        scenario = fresh(key, self.model)
+        return eqx.tree_at(lambda s: s.initial, scenario, scenario.initial + episode.observation[-1].astype(float))
+
+
+class Whimsical(Guess):
+    def infer(self, key, episode):
+        scenario, mood = fresh(key, self.model), jax.pure_callback(_mood, jax.ShapeDtypeStruct((), np.float32))
+        return eqx.tree_at(lambda s: s.initial, scenario, scenario.initial + mood)
+
+
+def _mood():
+    return np.float32(np.random.default_rng().normal())
+
+
+class Wild(Guess):
+    """Noise that no prior draws, on which the boat's reward is not finite."""
+
+    def infer(self, key, episode):
+        scenario = fresh(key, self.model)
+        return eqx.tree_at(lambda s: s.initial, scenario, scenario.initial * jnp.inf)
+
+
+@pytest.mark.parametrize("source", [Exact(TIGER), Exact(TIGER).given(2), Prior(TIGER), Guess(TIGER)], ids=str)
+def test_good_sources_pass(source):
+    check_scenarios(source, TIGER)
+
+
+@pytest.mark.slow
+def test_a_learned_source_passes():
+    world = sokoban_search._sokoban(0, replace(sokoban_search.SMOKE, horizon=4))
+    check_scenarios(Learned(world, ConvDRAW(jax.random.key(0), num_layers=1, channels=4, latents=2)), world)
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "message"),
+    [
+        (Unfit(TIGER), TIGER, "scenario_prior gives"),
+        (Hindsighted(TIGER), TIGER, r"given\(0\) depends on what comes after"),
+        (Whimsical(TIGER), TIGER, "for the same key"),
+        (Wild(Boat()), Boat(), "must accept whatever"),
+    ],
+    ids=["unfit", "hindsighted", "whimsical", "wild"],
+)
+def test_broken_sources_are_told_how_to_mend(source, model, message):
+    with pytest.raises(CheckError, match=message):
+        check_scenarios(source, model)

@@ -44,7 +44,7 @@ def weight_diagnostics(weights: np.ndarray, capped: bool = False) -> tuple[Diagn
             "effective sample size",
             ess,
             graded(-ess, -ENOUGH_WEIGHT, -LITTLE_WEIGHT),
-            f"The {n} episodes weigh as much as {ess:.1f}; below {ENOUGH_WEIGHT} the interval is not claimed to be nominal.",
+            f"The {n} episodes weigh as much as {ess:.1f}; below {ENOUGH_WEIGHT} no nominal interval is claimed.",
         )
     ]
     shape = pareto_shape(weights)

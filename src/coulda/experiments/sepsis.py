@@ -124,6 +124,7 @@ class SepsisReproduction:
         }
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.write_text(json.dumps(result, indent=1) + "\n")
+        draw_estimates(rows, self.out.with_suffix(".png"))
         return result
 
     def one(
@@ -208,14 +209,29 @@ class SepsisControl:
         )
 
 
+def draw_estimates(rows: list[dict[str, float]], path: Path) -> None:
+    """Every estimate of every data set, beside what the policy is worth in truth."""
+    require("matplotlib", extra="plots").use("Agg")
+    plt = require("matplotlib.pyplot", extra="plots")
+    names = ("observed", "WIS", "WIS held out", "MB-PE", "CF-PE", "true")
+    figure, axis = plt.subplots(figsize=(6, 3.5))
+    for place, name in enumerate(names):
+        values = np.array([row[name] for row in rows if np.isfinite(row.get(name, np.nan))])
+        spread = np.linspace(-0.25, 0.25, len(values))
+        axis.plot(place + spread, np.sort(values), ".", markersize=3)
+        axis.hlines(values.mean(), place - 0.35, place + 0.35, "black", linewidth=1)
+    axis.set(xticks=range(len(names)), xticklabels=names, ylabel="return", title=f"{len(rows)} data sets, and means")
+    figure.savefig(path, bbox_inches="tight", dpi=150)
+    plt.close(figure)
+
+
 def draw_pairing(table: Comparison, path: Path) -> None:
     """Width of the interval of each difference against the number of episodes, paired and unpaired."""
     require("matplotlib", extra="plots").use("Agg")
     plt = require("matplotlib.pyplot", extra="plots")
-    episodes = np.geomspace(50, 20_000, 50)
     figure, axis = plt.subplots(figsize=(6, 4))
     for number, epsilon in enumerate(SOFTER):
-        name = f"{epsilon:g}-soft"
+        episodes, name = np.geomspace(50, 20_000, 50), f"{epsilon:g}-soft"
         a, b = (table.estimates[one][CF_PE].terms for one in ("best", name))
         paired = 2 * 1.96 * (a - b).std(ddof=1) / np.sqrt(episodes)
         unpaired = 2 * 1.96 * np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / episodes)

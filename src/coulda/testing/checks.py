@@ -1,13 +1,4 @@
-"""Public checks that parts of your own obey the laws: call them in your tests.
-
->>> from coulda.environments import tiger
->>> from coulda.policies import Uniform
->>> model = tiger(horizon=4, reparameterization="gumbel_max")
->>> check_pomdp(model)
->>> check_policy(Uniform(3), model)
-
-Each returns nothing, or raises a `CheckError` that says what was found and what to change.
-"""
+"""Checks of models, policies and SCMs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,12 +26,12 @@ def check_pomdp(model: POMDP, *, seed: int = 0, episodes: int = 32) -> None:
 
     For a `FinitePOMDP` also that its probabilities fit its kernels, and that inferred noise replays what happened.
     """
-    _refuse(not isinstance(model, POMDP), f"{type(model).__name__} is not a POMDP. Subclass coulda.pomdp.POMDP.")
+    refuse(not isinstance(model, POMDP), f"{type(model).__name__} is not a POMDP. Subclass coulda.pomdp.POMDP.")
     _check_structure(model)
     sample = eqx.filter_jit(lambda m, keys: jax.vmap(m.scenario_prior.sample)(keys))
     scenarios, fresh = (sample(model, jax.random.split(jax.random.key(s), episodes)) for s in (seed, seed + 1))
     _check_kernels(model, jax.tree.map(lambda leaf: leaf[0], scenarios))
-    actor = _AnyAction(model.action_space, model.action_mechanism)
+    actor = AnyAction(model.action_space, model.action_mechanism)
     trajectories = eqx.filter_jit(lambda m, u: jax.vmap(lambda one: rollout(m, actor, one))(u))(model, scenarios)
     _check_values(model, trajectories)
     if isinstance(model, FinitePOMDP):
@@ -50,7 +41,7 @@ def check_pomdp(model: POMDP, *, seed: int = 0, episodes: int = 32) -> None:
 def check_policy(policy: Policy, model: POMDP, *, seed: int = 0, episodes: int = 32) -> None:
     """Check a policy of your own in `model`: it sees the history only, and fits `rollout` and the actions."""
     name = type(policy).__name__
-    _refuse(
+    refuse(
         isinstance(policy, Planner) or not isinstance(policy, Policy),
         f"{name} is not a Policy but sees the state, or nothing. Subclass coulda.pomdp.Policy: "
         "`__call__(carry, observation)`.",
@@ -68,14 +59,14 @@ def _check_history_only(policy: Policy, model: POMDP, keys: Array) -> None:
     run = eqx.filter_jit(lambda m, p, keys: jax.vmap(lambda k: rollout(m, p, m.scenario_prior.sample(k)))(keys))
     episode = run(model, policy, keys).episode
     bad = ~(np.isfinite(episode.log_prob) | ~np.asarray(episode.live))
-    _refuse(
+    refuse(
         bool(bad.any()),
         f"{name} gave its own action probability zero or NaN at step {_first(bad)} (episode, step). "
         "Return finite logits, or -inf only for actions that are never taken.",
     )
     replayed = jax.jit(jax.vmap(lambda e: _log_probs_of_history(policy, e)))(episode)
     differs = ~np.isclose(replayed, episode.log_prob, rtol=1e-4, atol=1e-4) & np.asarray(episode.live)
-    _refuse(bool(differs.any()), _not_in_the_history(name))
+    refuse(bool(differs.any()), _not_in_the_history(name))
 
 
 def _not_in_the_history(name: str) -> str:
@@ -93,9 +84,9 @@ def check_scm(scm: SCM, *, seed: int = 0, draws: int = 32) -> None:
     noise = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed), draws))
     eager, again = (jax.vmap(scm.simulate)(noise) for _ in range(2))
     for name in scm.order:
-        _refuse(not _same(eager[name], again[name]), _not_deterministic(f"mechanism '{name}'"))
+        refuse(not same(eager[name], again[name]), not_deterministic(f"mechanism '{name}'"))
         finite = all(bool(jnp.isfinite(leaf.astype(float)).all()) for leaf in jax.tree.leaves(eager[name]))
-        _refuse(not finite, f"'{name}' is not finite for some noise that its prior gives. Bound its mechanism.")
+        refuse(not finite, f"'{name}' is not finite for some noise that its prior gives. Bound its mechanism.")
     fresh = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed + 1), draws))
     for name, mechanism in scm.mechanisms.items():
         if isinstance(mechanism, Reparameterization) and isinstance(scm.noise[name], mechanism.noise_family):
@@ -110,7 +101,7 @@ def _check_posterior(scm: SCM, name: str, mechanism: Reparameterization, values:
         return mechanism(parents, noise)
 
     replayed = jax.vmap(replay)(parents, values[name], fresh)
-    _refuse(
+    refuse(
         not _close(replayed, values[name]),
         f"the posterior of '{name}' gives noise that does not reproduce its value. Correct `posterior`.",
     )
@@ -118,18 +109,18 @@ def _check_posterior(scm: SCM, name: str, mechanism: Reparameterization, values:
 
 def _check_structure(model: POMDP) -> None:
     horizon = model.horizon
-    _refuse(not isinstance(horizon, int) or horizon < 1, f"horizon is {horizon!r}; make it an int of at least 1.")
+    refuse(not isinstance(horizon, int) or horizon < 1, f"horizon is {horizon!r}; make it an int of at least 1.")
     for name in ("initial_noise", "transition_noise", "observation_noise"):
         noise = getattr(model, name)
         found = type(noise).__name__
-        _refuse(not isinstance(noise, NoiseDistribution), f"{name} is a {found}; return a NoiseDistribution.")
+        refuse(not isinstance(noise, NoiseDistribution), f"{name} is a {found}; return a NoiseDistribution.")
     shapes = jax.eval_shape(model.scenario_prior.sample, jax.random.key(0))
-    _refuse(not isinstance(shapes, Scenario), f"scenario_prior gives a {type(shapes).__name__}, not a Scenario.")
+    refuse(not isinstance(shapes, Scenario), f"scenario_prior gives a {type(shapes).__name__}, not a Scenario.")
     lengths = {"transition": horizon, "observation": horizon + 1, "action": horizon}
     for name, length in lengths.items():
         field = getattr(shapes, name)
         leading = {leaf.shape[:1] for leaf in jax.tree.leaves(field)}
-        _refuse(
+        refuse(
             not isinstance(field, LazyNoise) and leading - {(length,)} != set(),
             f"scenario.{name} must lead with time, [{length}, ...]; its leaves lead with {sorted(leading)}.",
         )
@@ -141,14 +132,14 @@ def _check_kernels(model: POMDP, scenario: Scenario) -> None:
     action = eqx.filter_jit(_any_action)(model)
     state = jax.eval_shape(model.initial, scenario.initial)
     moved = jax.eval_shape(model.transition, state, action, u[0])
-    before, after = _describe(state), _describe(moved)
-    _refuse(before != after, f"transition turns a state {before} into {after}. Keep structure, shapes and dtypes.")
+    before, after = describe(state), describe(moved)
+    refuse(before != after, f"transition turns a state {before} into {after}. Keep structure, shapes and dtypes.")
     reward = jax.eval_shape(model.reward, state, action, moved)
     scalar = reward.shape == () and jnp.issubdtype(reward.dtype, jnp.floating)
-    _refuse(not scalar, f"reward is {_describe(reward)}; return a float scalar, float32[].")
+    refuse(not scalar, f"reward is {describe(reward)}; return a float scalar, float32[].")
     over = jax.eval_shape(model.terminal, state)
     boolean = over.shape == () and over.dtype == jnp.bool_
-    _refuse(not boolean, f"terminal is {_describe(over)}; return a boolean scalar, bool[].")
+    refuse(not boolean, f"terminal is {describe(over)}; return a boolean scalar, bool[].")
     _check_no_draws("initial", model.initial, scenario.initial)
     _check_no_draws("transition", model.transition, state, action, u[0])
     _check_no_draws("observe", model.observe, state, u[1])
@@ -156,7 +147,7 @@ def _check_kernels(model: POMDP, scenario: Scenario) -> None:
     # Two programs, traced apart: what a kernel draws while it is traced would differ between them.
     first, second = (jax.jit(lambda: _one_of_each(model, scenario, action, u))() for _ in range(2))
     for name, value in first.items():
-        _refuse(not _same(value, second[name]), _not_deterministic(name))
+        refuse(not same(value, second[name]), not_deterministic(name))
 
 
 def _one_of_each(model: POMDP, scenario: Scenario, action: Any, u: list[Any]) -> dict[str, Any]:
@@ -174,12 +165,12 @@ def _one_of_each(model: POMDP, scenario: Scenario, action: Any, u: list[Any]) ->
 def _check_values(model: POMDP, trajectories: Trajectory) -> None:
     episode = trajectories.episode
     bad = ~np.isfinite(episode.reward)
-    _refuse(
+    refuse(
         bool(bad.any()),
         f"reward is {np.asarray(episode.reward)[bad][:1]} in (episode, step) {_first(bad)}. "
         "Rewards must be finite in every state that can be reached.",
     )
-    _refuse(
+    refuse(
         not bool(episode.live[:, 0].any()),
         "every episode is over before its first step. `terminal` should be False in some first state.",
     )
@@ -192,7 +183,7 @@ def _check_values(model: POMDP, trajectories: Trajectory) -> None:
     except NotImplementedError:
         return  # It is asked of the model only by sources that weigh scenarios, which will say so.
     bad = ~np.isfinite(np.asarray(log_prob))
-    _refuse(
+    refuse(
         bool(bad.any()),
         f"observation_log_prob is {np.asarray(log_prob)[bad][:1]} for an observation that `observe` gave, in (episode, "
         f"step) {_first(bad)}. It must be the log-probability of what `observe` does, with its noise integrated out.",
@@ -204,30 +195,30 @@ def _check_finite(model: FinitePOMDP, trajectories: Trajectory, fresh: Scenario)
     transition, reward, terminal = (np.asarray(table) for table in model.tables())
     size = (model.num_actions, model.num_states, model.num_states)
     shapes, expected = (transition.shape, reward.shape, terminal.shape), (size, size, size[1:2])
-    _refuse(shapes != expected, f"tables have shapes {shapes}; make them {expected}.")
+    refuse(shapes != expected, f"tables have shapes {shapes}; make them {expected}.")
     sums = transition.sum(-1)
-    _refuse(not np.allclose(sums, 1, atol=1e-4), f"a row of the transition table sums to {sums.min():g}, not 1.")
+    refuse(not np.allclose(sums, 1, atol=1e-4), f"a row of the transition table sums to {sums.min():g}, not 1.")
     facts = eqx.filter_jit(jax.vmap(_finite_facts, in_axes=(None, 0, 0)))(model, trajectories, fresh)
     action, index, live = (np.asarray(x) for x in (trajectories.episode.action, trajectories.state.index, facts.live))
     table = transition[action, index[:, :-1], index[:, 1:]][live]
     by_function = np.exp(np.asarray(facts.transition_log_prob))[live]
-    _refuse(
+    refuse(
         not np.allclose(by_function, table, atol=1e-5) or not (table > 0).all(),
         "transition_log_prob, the transition table and `transition` disagree: a transition that happened has "
         f"probability {table.min():g} in the table and {by_function.min():g} by the function.",
     )
-    _refuse(
+    refuse(
         not bool(jnp.isfinite(facts.initial_log_prob).all()),
         "initial_log_prob holds a first state that `initial` gave to be impossible.",
     )
-    _refuse(
+    refuse(
         not bool((facts.listed | ~live).all()),
         f"states(previous_action, observation) lacks the true state at (episode, step) {_first(~facts.listed & live)}. "
         "It must list every state in which the observation may be seen.",
     )
     for name, (replayed, seen) in facts.replays.items():
-        _refuse(
-            not _same(replayed, seen),
+        refuse(
+            not same(replayed, seen),
             f"{name}_posterior gives noise that does not replay what happened. It must be a draw of p(u | what "
             "happened), so that the kernel returns the same value.",
         )
@@ -275,9 +266,9 @@ def _check_carry(policy: Policy, model: POMDP) -> None:
     )
     start = policy.initial_carry()
     (carry, distribution), again = (jax.jit(lambda o: policy(start, o))(observation) for _ in range(2))
-    _refuse(not _same((carry, distribution), again), _not_deterministic(f"{name}.__call__"))
+    refuse(not same((carry, distribution), again), not_deterministic(f"{name}.__call__"))
     family = getattr(model.action_mechanism, "family", None)
-    _refuse(
+    refuse(
         family is not None and not isinstance(distribution, family),
         f"{name} returns a {type(distribution).__name__}; the model's {type(model.action_mechanism).__name__} "
         f"takes a {getattr(family, '__name__', family)}.",
@@ -285,9 +276,9 @@ def _check_carry(policy: Policy, model: POMDP) -> None:
     action = model.action_mechanism(distribution, at_step(scenario.action, 0))
     after = policy.remember(carry, action, jnp.zeros(()))
     for method, value in (("__call__", carry), ("remember", after)):
-        _refuse(
-            _describe(value) != _describe(start),
-            f"{name}.{method} gives a carry {_describe(value)}; initial_carry is {_describe(start)}. Keep structure, "
+        refuse(
+            describe(value) != describe(start),
+            f"{name}.{method} gives a carry {describe(value)}; initial_carry is {describe(start)}. Keep structure, "
             "shapes and dtypes, or `rollout` cannot scan.",
         )
     _check_space("action", model.action_space, jax.tree.map(lambda leaf: leaf[None, None], action))
@@ -306,13 +297,14 @@ def _log_probs_of_history(policy: Policy, episode: Any) -> Array:
     return jax.lax.scan(step, policy.initial_carry(), (seen, episode.action, episode.reward))[1]
 
 
-class _AnyAction(Policy):
+class AnyAction(Policy):
     """A policy that tries everything: uniform over discrete actions, standard normal over others."""
 
     space: gymnasium.Space = eqx.field(static=True)
     mechanism: Any
 
     def __call__(self, carry: Any, observation: Any) -> tuple[Any, Any]:  # noqa: ARG002
+        """The same in every history."""
         family = getattr(self.mechanism, "family", None)
         if isinstance(self.space, gymnasium.spaces.Discrete) and family in (Categorical, None):
             return carry, Categorical(logits=jnp.zeros(int(self.space.n)))
@@ -321,7 +313,7 @@ class _AnyAction(Policy):
 
 
 def _any_action(model: POMDP) -> Any:
-    _, distribution = _AnyAction(model.action_space, model.action_mechanism)((), None)
+    _, distribution = AnyAction(model.action_space, model.action_mechanism)((), None)
     noise = model.action_mechanism.noise.sample(jax.random.key(0))
     return model.action_mechanism(distribution, noise)
 
@@ -332,14 +324,15 @@ def _check_space(what: str, space: gymnasium.Space, values: Any) -> None:
     count = jax.tree.leaves(arrays)[0].shape[:2]
     for place in np.ndindex(*count):
         value = jax.tree.map(lambda leaf, place=place: np.asarray(leaf[place]), arrays)
-        _refuse(
+        refuse(
             not space.contains(value),
-            f"{what} {value!r:.80} ({_describe(value)}) at (episode, step) {place} is not in {space}. "
+            f"{what} {value!r:.80} ({describe(value)}) at (episode, step) {place} is not in {space}. "
             f"Correct `{what}_space`, or what gives the {what}.",
         )
 
 
-def _not_deterministic(name: str) -> str:
+def not_deterministic(name: str) -> str:
+    """What to say of chance that does not come from the noise."""
     return (
         f"{name} gives different values for the same inputs. Take all chance from the noise `u`, and keep nothing "
         "between calls."
@@ -354,13 +347,14 @@ def _check_no_draws(name: str, function: Callable[..., Any], *inputs: Any) -> No
     given = inputs if inputs[-1] is not None else inputs[:-1]
     program = str(jax.make_jaxpr(function)(*given))
     used = [word for word in ("threefry2x32", "random_bits", "rng_bit_generator", "rng_uniform") if word in program]
-    _refuse(
+    refuse(
         bool(used),
         f"{name} draws random numbers itself ({used}). Declare them as noise and take them from `u`.",
     )
 
 
-def _refuse(condition: bool, message: str) -> None:
+def refuse(condition: bool, message: str) -> None:
+    """Raise a `CheckError` if the condition holds."""
     if condition:
         raise CheckError(message)
 
@@ -370,7 +364,8 @@ def _first(mask: Any) -> tuple[int, ...]:
     return tuple(int(i) for i in places[0]) if len(places) else ()
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees are equal, bit for bit."""
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -382,5 +377,6 @@ def _close(a: Any, b: Any) -> bool:
     return all(np.allclose(np.asarray(x), np.asarray(y), rtol=1e-3, atol=1e-3) for x, y in pairs)
 
 
-def _describe(tree: Any) -> Any:
+def describe(tree: Any) -> Any:
+    """Dtypes and shapes of a tree."""
     return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", tree)

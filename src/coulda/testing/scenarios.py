@@ -1,0 +1,114 @@
+"""Check of a scenario source."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.hindsight import Prior, ScenarioSource
+from coulda.pomdp import POMDP, Episode, Scenario, rollout
+from coulda.testing.checks import AnyAction, describe, refuse, same
+
+
+def check_scenarios(source: ScenarioSource, model: POMDP, *, seed: int = 0, episodes: int = 8) -> None:
+    """Check a source of your own over `model`: draws fit the model, are made by the key, and see h_t only.
+
+    That they are the *right* posterior is not checked here: `evaluate` does, by replay and mismatch.
+    """
+    name = type(source).__name__
+    refuse(not isinstance(source, ScenarioSource), f"{name} is not a ScenarioSource. Subclass it and write `infer`.")
+    actor = AnyAction(model.action_space, model.action_mechanism)
+    keys, others, draws = (jax.random.split(jax.random.key(seed + i), episodes) for i in range(3))
+    logged, different = (_episodes(model, actor, some) for some in (keys, others))
+    _check_structure(name, source, model, draws[0], logged)
+    drawn = _infer(source, draws, logged)
+    again = _infer(source, draws, logged)
+    refuse(
+        not same(drawn, again),
+        f"{name}.infer gives different scenarios for the same key and episode. Take all chance from `key`, and keep "
+        "nothing between calls.",
+    )
+    alone = eqx.filter_jit(lambda s, k, e: s.infer(k, e))(source, draws[0], _first(logged))
+    refuse(
+        not _close(alone, _first(drawn)),
+        f"{name}.infer gives another scenario under vmap than for one episode. Write it for one episode, in jax.numpy.",
+    )
+    _check_total(name, model, actor, drawn)
+    if not isinstance(source, Prior):
+        _check_history(name, source, draws, logged, different)
+
+
+def _check_structure(name: str, source: ScenarioSource, model: POMDP, key: Array, logged: Episode) -> None:
+    drawn = jax.eval_shape(source.infer, key, _first(logged))
+    refuse(not isinstance(drawn, Scenario), f"{name}.infer gives a {type(drawn).__name__}; return a Scenario.")
+    found, expected = describe(drawn), describe(jax.eval_shape(model.scenario_prior.sample, key))
+    refuse(
+        found != expected,
+        f"{name}.infer gives {found}; the model's scenario_prior gives {expected}. Keep structure, shapes and dtypes; "
+        "start from `fresh(key, model)`.",
+    )
+
+
+def _check_total(name: str, model: POMDP, actor: AnyAction, drawn: Scenario) -> None:
+    """Law 4: simulators are total."""
+    run = eqx.filter_jit(lambda m, u: jax.vmap(lambda one: rollout(m, actor, one))(u))
+    reward = np.asarray(run(model, drawn).episode.reward)
+    refuse(
+        not np.isfinite(reward).all(),
+        f"a scenario of {name} has the reward {reward[~np.isfinite(reward)][:1]}. The model must accept whatever its "
+        "source can draw: make `reward` finite there, or draw only noise that the prior could have drawn.",
+    )
+
+
+def _check_history(name: str, source: ScenarioSource, draws: Array, logged: Episode, different: Episode) -> None:
+    """Law 8: nothing unobserved is used. What follows h_t is replaced by another episode, and must not matter."""
+    horizon = logged.live.shape[1]
+    for steps in sorted({0, 1, (horizon + 1) // 2}):
+        given = source.given(steps)
+        changed = jax.vmap(lambda a, b, steps=steps: _spliced(a, b, steps))(logged, different)
+        refuse(
+            not same(_infer(given, draws, logged), _infer(given, draws, changed)),
+            f"{name}.given({steps}) depends on what comes after the first {steps} observations. Use "
+            "`history_length(episode, self.steps)`, and draw the rest afresh with `where_known`.",
+        )
+
+
+def _spliced(episode: Episode, other: Episode, steps: int) -> Episode:
+    """The episode up to h_t, and the other one after it; one that is over within h_t stays as it is."""
+
+    def after(first: int) -> Any:
+        keep = episode.length + 1 <= steps
+
+        def pick(a: Array, b: Array) -> Array:
+            early = jnp.arange(a.shape[0]) < first
+            return jnp.where(jnp.reshape(early | keep, (-1,) + (1,) * (a.ndim - 1)), a, b)
+
+        return pick
+
+    # h_t has one action less than observations; that the episode was not over at o_t is known with o_t.
+    kept = {"observation": steps, "live": steps} | dict.fromkeys(("action", "reward", "log_prob"), max(steps - 1, 0))
+    return Episode(
+        **{name: jax.tree.map(after(n), getattr(episode, name), getattr(other, name)) for name, n in kept.items()}
+    )
+
+
+def _episodes(model: POMDP, actor: AnyAction, keys: Array) -> Episode:
+    run = eqx.filter_jit(lambda m, k: jax.vmap(lambda one: rollout(m, actor, m.scenario_prior.sample(one)))(k))
+    return run(model, keys).episode
+
+
+@eqx.filter_jit
+def _infer(source: ScenarioSource, keys: Array, episodes: Episode) -> Scenario:
+    return jax.vmap(source.infer)(keys, episodes)
+
+
+def _first(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def _close(a: Any, b: Any) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=1e-4) for x, y in pairs)

@@ -1,0 +1,73 @@
+"""Fitted values are told when the observation is not the state."""
+
+import jax
+import numpy as np
+import pytest
+
+from coulda.environments import tiger
+from coulda.episodes import collect
+from coulda.evaluation.doubly_robust import doubly_robust
+from coulda.evaluation.fitted_q import DENSE_CELLS, Table, fit_values, fitted_q, gather, iterated_values, past_matters
+from coulda.evaluation.markov import markov_diagnostic
+from coulda.evaluation.model_checks import transition_test
+from coulda.policies import Uniform
+from tests.triage import BEHAVIOR, TARGET, Stubborn, triage
+
+KEY = jax.random.key(3)
+
+
+def found(estimate):
+    return next(d for d in estimate.diagnostics if d.name == "markov")
+
+
+def test_the_tiger_behind_the_door_is_not_what_was_heard():
+    world = tiger(horizon=4, reparameterization="gumbel_max")
+    log = collect(jax.random.key(0), world, Uniform(3), 400)
+    estimate = fitted_q(KEY, Uniform(3), log, resamples=10)
+    assert found(estimate).verdict == "do not trust"
+    assert "came before" in estimate.reasons
+    assert found(doubly_robust(KEY, Uniform(3), log)).verdict == "caution"
+
+
+def test_a_markov_world_is_trusted():
+    """The twin: states are observed. A false alarm has probability 0.01; the keys are fixed."""
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
+    assert past_matters(KEY, gather(TARGET, log))[0].verdict == "trust"
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    """300 random Markov logs: 1 % is 3, and ten or more have probability 1e-3."""
+    rng = np.random.default_rng(0)
+    transition, action = rng.dirichlet(np.ones(3), (3, 2)), rng.integers(0, 2, (300, 60, 6))
+    alarms = 0
+    for actions in action:
+        states = np.zeros((60, 7), int)
+        for t in range(6):
+            rows = transition[states[:, t], actions[:, t]].cumsum(1)
+            states[:, t + 1] = (rng.random((60, 1)) > rows).sum(1).clip(max=2)
+        live = np.ones((60, 6), bool)
+        (one,) = markov_diagnostic(rng, states, actions, states[:, 1:].astype(float), live, live)
+        alarms += one.verdict != "trust"
+    assert alarms < 10
+
+
+@pytest.mark.parametrize("policy", [TARGET, Stubborn()], ids=["table", "memory"])
+def test_sums_made_once_are_the_iteration(policy):
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    gathered = gather(policy, log)
+    assert isinstance(gathered.regression, Table)
+    assert gathered.regression.num_observations * 2 < DENSE_CELLS
+    weight = jax.random.uniform(KEY, (60,))
+    quick = fit_values(gathered.regression, gathered.steps, weight)
+    plain = iterated_values(gathered.regression, gathered.steps, gathered.steps.live * weight[:, None])
+    live = np.asarray(gathered.steps.live)
+    np.testing.assert_allclose(np.asarray(quick.q)[live], np.asarray(plain.q)[live], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(quick.v[:, :-1])[live], np.asarray(plain.v[:, :-1])[live], atol=1e-5)
+
+
+def test_counted_transitions_against_a_worked_example():
+    """Row 1: 30 + 70 for 50 + 50 gives χ² = 16; row 2: 10, and 2 + 3 pooled as too rare, for 10 and 5, gives 0."""
+    moves, expected = np.array([[30, 70, 0.0], [10, 2, 3]]), np.array([[50, 50, 0.0], [10, 2.5, 2.5]])
+    (one,) = transition_test(moves, expected)
+    assert one.size == pytest.approx(np.sqrt((16 - 2) / 115))
+    assert one.value == pytest.approx(np.exp(-8))  # χ² with two degrees of freedom is exponential
