@@ -1,7 +1,5 @@
 """The public checks pass on a good part and catch each way of breaking it, with a message that says what to mend."""
 
-from dataclasses import replace
-
 import equinox as eqx
 import gymnasium
 import jax
@@ -11,7 +9,7 @@ import pytest
 
 from coulda import SCM, Mechanism, Normal
 from coulda.environments import TabularPOMDP, tiger
-from coulda.experiments import sokoban_search
+from coulda.environments.sokoban import Sokoban, UniformLevels, generate
 from coulda.hindsight import Exact, Prior, ScenarioSource
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import Learned
@@ -370,7 +368,16 @@ def test_good_sources_pass(source):
 
 @pytest.mark.slow
 def test_a_learned_source_passes():
-    world = sokoban_search._sokoban(0, replace(sokoban_search.SMOKE, horizon=4))
+    levels = UniformLevels(generate(jax.random.key(0), 8, 7, 7, 1))
+    world = Sokoban(
+        levels=levels,
+        action_mechanism=GumbelMaxAction(5),
+        height=7,
+        width=7,
+        num_boxes=1,
+        horizon=4,
+        mask_probability=0.8,
+    )
     check_scenarios(Learned(world, ConvDRAW(jax.random.key(0), num_layers=1, channels=4, latents=2)), world)
 
 
