@@ -7,7 +7,8 @@ from jax import Array
 
 from coulda.environments.linear_gaussian import LinearQuadratic
 from coulda.environments.sepsis import Sepsis
-from coulda.environments.sokoban import Sokoban, UniformLevels, generate
+from coulda.environments.sokoban import Sokoban, UniformLevels, generate, solve, tiles
+from coulda.environments.sokoban.solver import SOLVED
 from coulda.episodes import collect
 from coulda.evaluation import compare
 from coulda.evaluation.model_checks import run_actions
@@ -73,12 +74,19 @@ class Gain(Policy):
         return carry, Normal(-self.gain * observation[:1], jnp.full(1, 0.05))
 
 
-def sokoban_world(levels: int = 16, horizon: int = 12) -> Sokoban:
-    pool = generate(jax.random.key(0), levels, 7, 7, 1)
-    return Sokoban(UniformLevels(pool), GumbelMaxAction(5), 7, 7, 1, horizon, 0.8)
+def sokoban_world(horizon: int = 12) -> Sokoban:
+    """A pool of levels of which some differ in one tile only, so that a glance leaves doubt."""
+    levels = generate(jax.random.key(0), 4, 7, 7, 1)
+    pool = [levels]
+    for i, level in enumerate(levels):
+        floor = np.argwhere(level == tiles.EMPTY)
+        others = np.repeat(level[None], len(floor), axis=0)
+        others[np.arange(len(floor)), *floor.T] = tiles.WALL
+        pool.append(others[solve(others, 1).status == SOLVED][i :: len(levels)])
+    return Sokoban(UniformLevels(np.concatenate(pool)), GumbelMaxAction(5), 7, 7, 1, horizon, 0.8)
 
 
-def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 3, num_samples: int = 8):
+def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num_samples: int = 8):
     pool = np.asarray(model.levels.levels)
     source = PoolPosterior(model, jnp.asarray(pool), jnp.int32(steps))
     policies = {"expert": PoolExpert(jnp.asarray(pool), solver_planners(pool, 1)), "chance": Uniform(5)}
