@@ -127,7 +127,7 @@ def _moves(model: POMDP, inferred: Scenario, episode: Episode) -> tuple[Array, A
     index = run_actions(model, inferred, episode.action)[0].index
     size, start = model.num_states, int(model.action_space.start)
     row = jax.nn.one_hot((episode.action - start) * size + index[:-1], model.num_actions * size)
-    row = row * episode.live[:, None]
+    row = row * episode.live[:, None].astype(row.dtype)
     moves = jnp.einsum("tr,tk->rk", row, jax.nn.one_hot(index[1:], size))
     return moves, row.sum(0)[:, None] * model.tables()[0].reshape(-1, size)
 
