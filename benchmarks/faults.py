@@ -29,11 +29,15 @@ def program(name: str, *arguments: Any, timeout: float = 3600) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+def isolated(*arguments: Any) -> list[str]:
+    """A command of Python in a network of its own, so that nothing of Ray can be reached from outside."""
+    own_network = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+    return [*own_network, sys.executable, *map(str, arguments)]
+
+
 def on_ray(*arguments: Any, timeout: float = 3600) -> dict[str, Any]:
-    """A command of `cluster.py` in a network of its own, so that nothing of Ray can be reached from outside."""
-    script = 'ip link set lo up; exec "$@"'
-    inside = [sys.executable, str(PROGRAMS / "cluster.py"), *map(str, arguments)]
-    command = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", script, "sh", *inside]
+    """What a command of `cluster.py` found."""
+    command = isolated(PROGRAMS / "cluster.py", *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
     if done.returncode:
         raise SystemExit(f"cluster.py {arguments} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")

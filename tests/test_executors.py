@@ -1,14 +1,18 @@
 """Executors: what is given out depends on the requests alone, in this process and in others."""
 
 import os
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from coulda.executors import Batch, InProcess, Stream, Work, WorkError, WorkSpec, gather
 from coulda.executors.processes import Processes
+from coulda.experiments.worlds import find_world
+from coulda.search import PolicySearch
 from tests.conftest import ROOT
 from tests.programs import tiger_recipe
 
@@ -192,3 +196,22 @@ def test_what_goes_wrong_in_a_worker_is_told_and_the_worker_goes_on():
         assert float(executor.next().value) == 2
         (pid,) = executor.pids
         assert pid != os.getpid()
+
+
+def test_a_search_whose_episodes_are_collected_elsewhere_is_the_same():
+    world = find_world("bandit")
+    search = PolicySearch(world.environment, world.model, world.hindsight, optax.sgd(0.1), num_episodes=6)
+    work = WorkSpec("coulda.cli.search:collection", {"world": "bandit", "episodes": 6, "pieces": 2})
+
+    def policy(search, updates=3):
+        state = search.init(world.policy(jax.random.key(0)))
+        for update in range(updates):
+            state, _ = search.step(jax.random.fold_in(jax.random.key(5), update), state)
+        return state
+
+    with InProcess(work) as here, Processes(work, num_workers=1) as elsewhere:
+        found = [policy(replace(search, executor=executor)) for executor in (None, here, elsewhere)]
+    assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], found[2])
+    with pytest.raises(ValueError, match="6 episodes cannot be collected in 4 equal pieces"):
+        WorkSpec(work.function, {**work.settings, "pieces": 4}).build()

@@ -1,6 +1,7 @@
 """`coulda search`: find a policy on counterfactual trajectories."""
 
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,15 +11,18 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.executors import ExecutorName, open_executor
 from coulda.evaluation.scenarios import on_policy
+from coulda.executors import Executor, Work, WorkSpec
 from coulda.experiments.worlds import World, find_world
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
 from coulda.pomdp import Policy
 from coulda.search import PolicySearch, Regression, SearchState
+from coulda.search.policy_search import collection_work
 from coulda.trainer import TrainerConfig, train
 
-RUNNING = ("updates", "folder", "resume", "tensorboard", "progress")
+RUNNING = ("updates", "folder", "resume", "tensorboard", "progress", "executor", "workers", "address")
 """Options that may change when a run is resumed."""
 
 
@@ -68,11 +72,21 @@ class Search:
     """Also write TensorBoard events into the folder."""
     progress: bool = True
     """Show progress."""
+    executor: ExecutorName = "in-process"
+    """Who collects episodes; what is found is the same."""
+    workers: int = 2
+    """How many there are, elsewhere than in this process; each collects its share."""
+    address: str | None = None
+    """Of a Ray cluster; by default one is started here."""
 
     def run(self) -> None:
         """Search, and print what was found."""
+        with self._open() as executor:
+            self._run(executor)
+
+    def _run(self, executor: Executor | None) -> None:
         world, key = find_world(self.world), jax.random.key(self.seed)
-        search = self.search(world)
+        search = replace(self.search(world), executor=executor)
         config = TrainerConfig(self.updates, checkpoint_every=self.evaluate_every, best="true_return", maximize=True)
 
         def evaluate(key: Array, state: SearchState) -> dict[str, float]:
@@ -118,6 +132,15 @@ class Search:
         assert found.interval is not None
         return {"true_return": found.value, "low": found.interval.low, "high": found.interval.high}
 
+    def _open(self) -> AbstractContextManager[Executor | None]:
+        """Who collects elsewhere; None where this process does."""
+        if self.executor == "in-process" and self.address is None:
+            return nullcontext()
+        settings = {"world": self.world, "episodes": self.episodes, "pieces": self.workers}
+        return open_executor(
+            self.executor, WorkSpec("coulda.cli.search:collection", settings), self.workers, self.address
+        )
+
     def settings(self) -> dict[str, Any]:
         """What a resumed run must share with the one before it."""
         return {name: value for name, value in asdict(self).items() if name not in RUNNING}
@@ -131,6 +154,12 @@ class Search:
         if not hasattr(world.model.action_space, "n"):
             return expert  # continuous actions are not mixed: the expert plans alone
         return ExpertSchedule(expert, self.beta, self.time_constant)
+
+
+def collection(world: str, episodes: int, pieces: int) -> Work:
+    """The recipe for workers: a share of the episodes of a step."""
+    made = find_world(world)
+    return collection_work(made.environment, made.policy(jax.random.key(0)), episodes, pieces)
 
 
 COMMANDS = Search

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
 from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
@@ -81,6 +82,7 @@ class PolicySearch(eqx.Module):
         num_episodes: N, logged a step; one scenario is inferred from each.
         refresh: μ becomes a copy of π every so many updates ("sometimes").
         learn: trains the source online on privileged pairs (u, h); none by default.
+        executor: whose `collection_work` collects the episodes; this process by default.
     """
 
     environment: POMDP
@@ -92,6 +94,7 @@ class PolicySearch(eqx.Module):
     num_episodes: int = eqx.field(static=True, default=16)
     refresh: int = eqx.field(static=True, default=1)
     learn: Learn | None = None
+    executor: Executor | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         for name in ("num_episodes", "refresh"):
@@ -129,7 +132,12 @@ class PolicySearch(eqx.Module):
 
     def collect(self, key: Array, state: SearchState) -> tuple[Scenario, Episode]:
         """Episodes `[N, ...]` of μ in the environment, and the scenarios they truly had, for `learn` only."""
-        return _collect(self.environment, state.behavior, jax.random.split(key, self.num_episodes))
+        if self.executor is None:
+            return _collect(self.environment, state.behavior, jax.random.split(key, self.num_episodes))
+        self.executor.publish(int(state.updates), (state.behavior, key))
+        size = jax.tree.leaves(self.executor.work.value)[0].shape[0]
+        pieces = [batch.value for batch in gather(self.executor, range(self.num_episodes // size))]
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces)
 
     def infer(self, key: Array, state: SearchState, episodes: Episode) -> Scenario:
         """One scenario for each logged episode, `[N, ...]`. The episodes may come from any log."""
@@ -166,6 +174,26 @@ class PolicySearch(eqx.Module):
         if isinstance(self.planner, Policy | Planner):
             return self.planner
         return self.planner(problem)
+
+
+def collection_work(environment: POMDP, policy: Policy, num_episodes: int, pieces: int = 1) -> Work:
+    """What `PolicySearch.collect` has others do: batch i is the i-th of equal pieces of a step's episodes.
+
+    Args:
+        environment: the real world.
+        policy: any of the structure of μ.
+        num_episodes: N of the search.
+        pieces: to collect at once, one a worker.
+    """
+    if num_episodes % pieces:
+        raise ValueError(f"{num_episodes} episodes cannot be collected in {pieces} equal pieces; change one of them")
+
+    def run(given: tuple[Policy, Array], index: Array) -> tuple[Scenario, Episode]:
+        behavior, key = given
+        keys = jax.random.split(key, num_episodes).reshape(pieces, -1)
+        return _collect(environment, behavior, keys[index])
+
+    return Work(eqx.filter_eval_shape(lambda: (policy, jax.random.key(0))), jnp.int32, run, jit=False)
 
 
 # Programs that depend on one part of a search are compiled for that part alone, and shared by searches that have it.
