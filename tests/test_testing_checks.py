@@ -361,7 +361,11 @@ class Wild(Guess):
         return eqx.tree_at(lambda s: s.initial, scenario, scenario.initial * jnp.inf)
 
 
-@pytest.mark.parametrize("source", [Exact(TIGER), Exact(TIGER).given(2), Prior(TIGER), Guess(TIGER)], ids=str)
+@pytest.mark.parametrize(
+    "source",
+    [Exact(TIGER), Exact(TIGER).given(2), Prior(TIGER), Guess(TIGER)],
+    ids=["exact", "exact, two steps", "prior", "guess"],
+)
 def test_good_sources_pass(source):
     check_scenarios(source, TIGER)
 
