@@ -67,7 +67,8 @@ def connect(address: str | None, num_cpus: int) -> bool:
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
     if address is None:
-        ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+        here = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        ray.init(address="local", num_cpus=num_cpus, **here, **quiet)
     else:
         ray.init(address=address, **quiet)
     return True
