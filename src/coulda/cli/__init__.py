@@ -19,6 +19,9 @@ COMMANDS = {
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
     "train": "train a policy by IMPALA, without a model",
+    "train-policy": "train a policy for PO-Sokoban from the exact solver",
+    "train-scenarios": "train a scenario model of PO-Sokoban, which infers levels from histories",
+    "reproduce": "every figure of the paper, from scratch",
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""

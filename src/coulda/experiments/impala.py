@@ -68,6 +68,11 @@ class ImpalaRecipe:
     """Of everything that is drawn."""
 
     @property
+    def network(self) -> dict[str, int]:
+        """Sizes of sokoban's network."""
+        return {name: getattr(self, name) for name in ("layers", "channels", "ticks", "units")}
+
+    @property
     def optimizer(self) -> optax.GradientTransformation:
         """Adam, its gradients clipped."""
         return falling(self.learning_rate, self.updates, self.updates - self.updates // 2)
@@ -94,8 +99,7 @@ class ImpalaRecipe:
         key, _ = jax.random.split(jax.random.key(self.seed))
         if self.environment == "sokoban":
             side = find_size(self.preset).size
-            options = {name: getattr(self, name) for name in ("layers", "channels", "ticks", "units")}
-            return ConvLSTMPolicy(key, side, side, **options)
+            return ConvLSTMPolicy(key, side, side, **self.network)
         environment = find_world(self.environment).environment
         spaces: Any = environment.observation_space, environment.action_space
         if not hasattr(environment.action_space, "n"):

@@ -5,7 +5,6 @@ neither has seen.
 """
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,20 +101,19 @@ class Running:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Levels that nothing was trained on: of the pool "truth"."""
+    """A world with levels that nothing was trained on, of the pool "truth", and how many episodes measure it."""
 
-    seed: int
-    size: SokobanSize
-    levels: int = 1000
+    environment: Sokoban
+    episodes: int = 1000
 
-    @cached_property
-    def environment(self) -> Sokoban:
-        """With those levels."""
-        return sokoban(draw_levels(jax.random.key(self.seed), self.size, "truth", self.levels), self.size)
+    @classmethod
+    def drawn(cls, seed: int, size: SokobanSize, episodes: int) -> "HeldOut":
+        """With as many levels as episodes."""
+        return cls(sokoban(draw_levels(jax.random.key(seed), size, "truth", episodes), size), episodes)
 
     def solve_rate(self, key: Array, policy: Policy) -> dict[str, Array]:
         """The share of levels that the policy solves, and its mean return."""
-        return _solve_rate(self.environment, policy, jax.random.split(key, self.levels))
+        return _solve_rate(self.environment, policy, jax.random.split(key, self.episodes))
 
 
 def level_key(seed: int) -> Array:
@@ -132,46 +130,63 @@ def solvers(size: SokobanSize) -> Any:
     return experts
 
 
+def policy_of(key: Array, size: SokobanSize, recipe: PolicyRecipe) -> ConvLSTMPolicy:
+    """The policy before it learns."""
+    options = {name: getattr(recipe, name) for name in ("layers", "channels", "ticks", "units")}
+    return ConvLSTMPolicy(key, size.size, size.size, **options)
+
+
+def imitation(environment: Sokoban, size: SokobanSize, recipe: PolicyRecipe) -> Imitation:
+    """DAgger from the exact solver."""
+    optimizer = falling(recipe.learning_rate, recipe.updates, recipe.updates - recipe.updates // 2)
+    return Imitation(environment, solvers(size), optimizer, recipe.batch, recipe.cloning_updates)
+
+
 def train_policy(
     seed: int, size: SokobanSize, levels: np.ndarray, recipe: PolicyRecipe, running: Running
 ) -> tuple[ConvLSTMPolicy, Trained]:
     """DAgger from the exact solver, on `levels [n, size, size]` of the pool "policy"."""
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
-    environment = sokoban(levels, size)
-    half = recipe.updates // 2
-    rate = falling(recipe.learning_rate, recipe.updates, recipe.updates - half)
-    imitation = Imitation(environment, solvers(size), rate, recipe.batch, recipe.cloning_updates)
-    options = {"layers": recipe.layers, "channels": recipe.channels, "ticks": recipe.ticks, "units": recipe.units}
-    policy = ConvLSTMPolicy(key_network, size.size, size.size, **options)
-    held_out = HeldOut(seed + 1, size, running.evaluation_levels)
+    training = imitation(sokoban(levels, size), size, recipe)
+    held_out = HeldOut.drawn(seed + 1, size, running.evaluation_levels)
     evaluate = lambda key, state: held_out.solve_rate(key, state.policy)
     settings = {"seed": seed, "size": asdict(size), "recipe": asdict(recipe)}
-    trained = running.train(key_train, imitation, policy, recipe.updates, settings, evaluate)
+    first = policy_of(key_network, size, recipe)
+    trained = running.train(key_train, training, first, recipe.updates, settings, evaluate)
     return trained.state.policy, trained
+
+
+def first_scenario_model(key: Array, recipe: ScenarioRecipe) -> ConvDRAW:
+    """The network before it learns."""
+    options = {name: getattr(recipe, name) for name in ("num_layers", "channels", "latents", "shared")}
+    return ConvDRAW(key, **options)
+
+
+def scenario_training(environment: Sokoban, size: SokobanSize, recipe: ScenarioRecipe) -> ScenarioTraining:
+    """The ELBO on episodes of the uniform policy, and of the solver if the recipe says so."""
+    optimizer = falling(recipe.learning_rate, recipe.updates, int(0.4 * recipe.updates))
+    experts = solvers(size) if recipe.expert else None
+    return ScenarioTraining(environment, Uniform(5), optimizer, recipe.batch, recipe.steps, experts)
 
 
 def train_scenarios(
     seed: int, size: SokobanSize, levels: np.ndarray, recipe: ScenarioRecipe, running: Running
 ) -> tuple[ConvDRAW, Trained]:
-    """The ELBO on episodes of the uniform policy, on `levels [n, size, size]` of the pool "scenarios"."""
+    """A scenario model, on `levels [n, size, size]` of the pool "scenarios"."""
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
-    environment = sokoban(levels, size)
-    rate = falling(recipe.learning_rate, recipe.updates, int(0.4 * recipe.updates))
-    experts = solvers(size) if recipe.expert else None
-    training = ScenarioTraining(environment, Uniform(5), rate, recipe.batch, recipe.steps, experts)
-    options = {name: getattr(recipe, name) for name in ("num_layers", "channels", "latents", "shared")}
-    held_out = HeldOut(seed + 1, size, running.evaluation_levels)
-    steps = size.horizon + 1 if recipe.steps is None else recipe.steps
+    training = scenario_training(sokoban(levels, size), size, recipe)
+    held_out = HeldOut.drawn(seed + 1, size, running.evaluation_levels)
+    steps = jnp.int32(size.horizon + 1 if recipe.steps is None else recipe.steps)
 
     def evaluate(key: Array, state: Any) -> dict[str, Array]:
-        found = _posteriors(
-            held_out.environment, state.network, jnp.int32(steps), jax.random.split(key, held_out.levels)
-        )
+        keys = jax.random.split(key, held_out.episodes)
+        found = _posteriors(held_out.environment, state.network, steps, keys)
         wrong = jnp.sum(found.drawn != found.level, (1, 2))
         return {"held_out/elbo": jnp.mean(found.elbo), "held_out/exact": jnp.mean((wrong == 0).astype(jnp.float32))}
 
     settings = {"seed": seed, "size": asdict(size), "recipe": asdict(recipe)}
-    trained = running.train(key_train, training, ConvDRAW(key_network, **options), recipe.updates, settings, evaluate)
+    first = first_scenario_model(key_network, recipe)
+    trained = running.train(key_train, training, first, recipe.updates, settings, evaluate)
     return trained.state.network, trained
 
 
@@ -180,8 +195,11 @@ def quality(key: Array, network: ConvDRAW, held_out: HeldOut, steps: tuple[int, 
 
     A row a t: the ELBO and its parts in nats, tiles wrong, exact levels, every defect, well-formed, solvable.
     """
-    keys = jax.random.split(key, held_out.levels)
-    return [_row(t, _posteriors(held_out.environment, network, jnp.int32(t), keys), held_out.size.boxes) for t in steps]
+    keys = jax.random.split(key, held_out.episodes)
+    return [
+        _row(t, _posteriors(held_out.environment, network, jnp.int32(t), keys), held_out.environment.num_boxes)
+        for t in steps
+    ]
 
 
 def falling(rate: float, updates: int, last: int) -> optax.GradientTransformation:

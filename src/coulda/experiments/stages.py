@@ -73,10 +73,7 @@ class Stages:
         make: Callable[[], Mapping[str, bytes]],
     ) -> dict[str, bytes]:
         """A stage whose artifact is a few files: their contents, by name."""
-        metadata = ResultMetadata(msgspec.to_builtins(dict(settings)))
-        path = self.make(name, settings, inputs, lambda path: write_artifact(path, RESULT, make().items(), metadata))
-        artifact = read_artifact(path, RESULT)
-        return {part: artifact.read(part) for part in artifact.parts}
+        return read_result(self.make(name, settings, inputs, lambda path: write_result(path, settings, make())))
 
     def seconds(self) -> dict[str, float]:
         """How long each stage took, all its sessions together, by the name of its folder."""
@@ -106,6 +103,17 @@ class Stages:
             partial = self.folder / ".seconds.json.partial"
             partial.write_bytes(msgspec.json.format(msgspec.json.encode(times), indent=1))
             partial.replace(self.folder / "seconds.json")
+
+
+def write_result(path: Path, settings: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Commit a few files as the artifact of a stage."""
+    write_artifact(path, RESULT, files.items(), ResultMetadata(msgspec.to_builtins(dict(settings))))
+
+
+def read_result(path: Path) -> dict[str, bytes]:
+    """What `write_result` wrote, checked."""
+    artifact = read_artifact(path, RESULT)
+    return {part: artifact.read(part) for part in artifact.parts}
 
 
 def work_folder(path: Path) -> Path:

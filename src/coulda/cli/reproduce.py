@@ -1,0 +1,111 @@
+"""`coulda reproduce`: every figure of the paper, from scratch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from coulda.experiments import sepsis
+from coulda.experiments.cost import expected_cost
+from coulda.experiments.reproduction import FIGURES, beginnings
+from coulda.trainer import use_all_cores
+
+Figure = Literal["evaluation", "search", "planners", "mismatch", "sepsis", "all"]
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Regenerate the paper's figures, stage by stage: levels, log, policy, scenario model, evaluation, figure.
+
+    Finished stages are kept in FOLDER/stages and reused while nothing that they were made from changes. A run that was
+    stopped goes on where it was with the same command, and ends in the same numbers.
+
+    evaluation: Figure 3, left: the error of CF-PE(t), MB-PE and importance sampling.
+    search: Figure 3, right: CF-GPS, GPS-like search, MB-PS and IMPALA.
+    planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
+    mismatch: Figure 4: the scenario model's prior against its posterior, in latent space.
+    sepsis: the experiment of Oberst & Sontag (2019), in which counterfactuals mislead.
+    """
+
+    figure: Annotated[Figure, tyro.conf.Positional]
+    """Which."""
+    preset: Literal["smoke", "quick", "desktop", "paper"] = "quick"
+    """smoke: seconds, means nothing; quick: 7×7, one box, minutes; desktop: 8×8, two boxes, three seeds, an hour a
+    figure; paper: its own sizes, for GPUs."""
+    world: Literal["10x10"] | None = None
+    """The paper's world, with the desktop's networks."""
+    seed: int = 0
+    """Of everything that is drawn."""
+    folder: Path = Path("runs")
+    """Where everything goes: FOLDER/PRESET[-WORLD]."""
+    progress: bool = True
+    """Show the progress of training."""
+
+    def run(self) -> None:
+        """Make what is missing, and print the numbers."""
+        use_all_cores()
+        console = Console()
+        begin = beginnings(self.preset, self.world, self.seed)
+        folder = self.folder / (self.preset if self.world is None else f"{self.preset}-{self.world}")
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.preset == "paper":
+            console.print(expected_cost(begin))
+        wanted = [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]
+        for name in wanted:
+            if name == "sepsis":
+                _sepsis(folder, self.preset)
+            else:
+                found = FIGURES[name](begin, self.preset).run(folder, self.progress)
+                console.print(TABLES[name](found))
+            console.print(f"written: {folder}/{name}.json")
+
+
+def _sepsis(folder: Path, preset: str) -> None:
+    sizes = {"smoke": 2, "quick": 10}
+    sepsis.SepsisReproduction(data_sets=sizes.get(preset, 100), tables=1, out=folder / "sepsis.json").run()
+
+
+def _evaluation_table(found: dict[str, Any]) -> Table:
+    table = Table("policy", "method", "estimate", "truth", "relative error", "95% interval", "verdict")
+    truth = {row["policy"]: row["value"] for row in found["truth"]}
+    for row in found["estimates"]:
+        limits = row["error interval"]
+        table.add_row(
+            row["policy"],
+            row["method"],
+            "" if row["value"] is None else f"{row['value']:.3f}",
+            f"{truth[row['policy']]:.3f}",
+            "" if row["relative error"] is None else f"{row['relative error']:.3f}",
+            "" if limits is None else f"{limits[0]:.3f} … {limits[1]:.3f}",
+            row["verdict"],
+        )
+    return table
+
+
+def _search_table(found: dict[str, Any]) -> Table:
+    table = Table("setting", "levels solved", "95% interval", "seeds")
+    for name, row in found["final"].items():
+        mean = sum(row["solved"]) / row["seeds"]
+        interval = f"{row['low']:.3f} … {row['high']:.3f}" if "low" in row else ""
+        table.add_row(name, f"{mean:.3f}", interval, str(row["seeds"]))
+    return table
+
+
+def _mismatch_table(found: dict[str, Any]) -> Table:
+    table = Table("t", "KL(averaged prior ‖ averaged posterior), nats", "of the two largest dimensions")
+    for t, row in found["t"].items():
+        table.add_row(t, f"{row['divergence']:.4g}", ", ".join(f"{x:.3g}" for x in row["largest divergence"]))
+    return table
+
+
+TABLES = {
+    "evaluation": _evaluation_table,
+    "search": _search_table,
+    "planners": _search_table,
+    "mismatch": _mismatch_table,
+}
+
+COMMANDS = Reproduce

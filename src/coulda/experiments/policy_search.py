@@ -1,0 +1,260 @@
+"""Figure 3, right: policy search on PO-Sokoban (section 4.3), CF-GPS against GPS-like search, MB-PS and IMPALA.
+
+One scenario model p(U_s1 | h_t) serves all: policies are searched with it at t = T (CF-GPS), t = 1 (GPS-like) and t = 0
+(MB-PS), and nothing else differs. The planner is a mixture of the policy and an expert in each inferred level. Both
+weightings of equation 1 are run: over a scenario's trajectories with the ratio, and over the batch without it.
+IMPALA learns from as many episodes of the same environment, without a model.
+"""
+
+import io
+import shutil
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+import optax
+from jax import Array
+
+from coulda.environments.sokoban import Sokoban
+from coulda.executors import InProcess
+from coulda.experiments.pipeline import Beginnings, Pipeline
+from coulda.experiments.relatives import mean_interval
+from coulda.experiments.sokoban_models import HeldOut, ScenarioRecipe, solvers
+from coulda.experiments.stages import Stages, read_result, work_folder, write_result
+from coulda.extras import require
+from coulda.hindsight import ScenarioSource
+from coulda.hindsight.conv_draw import load_scenario_model
+from coulda.hindsight.learned import Learned
+from coulda.planners.mcts import MCTS
+from coulda.planners.mixture import ExpertSchedule
+from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.search import PolicySearch, Regression
+from coulda.trainer import TrainerConfig, train
+from coulda.trainer.logs import LOG, read_log
+from coulda.training import Impala, episodes_of
+
+METHODS = {"CF-GPS": None, "GPS-like": 1, "MB-PS": 0}
+"""t on which the scenario model is conditioned; all of the episode is None."""
+WEIGHTINGS = {"scenario": ("scenario", True), "batch, no ratio": ("batch", False)}
+"""Normalization of the weights, and whether they have the ratio."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One curve: a method with one weighting and one planner."""
+
+    method: str
+    weighting: str = "scenario"
+    expert: str = "solver"
+    """In the planner's mixture: solver, policy (a trained one, as in the paper) or mcts."""
+
+    def __str__(self) -> str:
+        extras = [part for part, usual in ((self.weighting, "scenario"), (self.expert, "solver")) if part != usual]
+        return ", ".join([self.method, *extras])
+
+
+FIGURE = (*(Setting(method, weighting) for weighting in WEIGHTINGS for method in METHODS), Setting("IMPALA"))
+"""The curves of the figure."""
+PLANNERS = tuple(Setting("CF-GPS", expert=expert) for expert in ("solver", "policy", "mcts"))
+"""CF-GPS with one expert after the other."""
+
+
+@dataclass(frozen=True)
+class SearchPreset:
+    """Sizes of the whole experiment."""
+
+    beginnings: Beginnings = field(default_factory=lambda: Beginnings(scenarios=ScenarioRecipe(expert=True)))
+    settings: tuple[Setting, ...] = FIGURE
+    seeds: int = 3
+    updates: int = 700
+    evaluate_every: int = 100
+    evaluation_levels: int = 1000
+    num_episodes: int = 16
+    """Logged an update; a scenario is inferred from each."""
+    num_rollouts: int = 10
+    """Of the planner in each scenario."""
+    num_resampled: int = 32
+    """Of all trajectories of an update, by weight; the gradient is taken on them."""
+    beta: float = 0.5
+    """The expert's share in the planner at first."""
+    time_constant: float = 5000.0
+    """Of its decay, in episodes (paper: 10^5)."""
+    learning_rate: float = 2e-3
+    layers: int = 1
+    channels: int = 16
+
+
+def reproduce(folder: Path, preset: SearchPreset, progress: bool = True) -> dict[str, Any]:
+    """All stages; `search.json` and `search.svg` are written after each curve, from what is there by then."""
+    stages = Stages(folder / "stages")
+    pipeline = Pipeline(stages, preset.beginnings, progress)
+    pipeline.check_levels()
+    runs: list[dict[str, Any]] = []
+    for seed in range(preset.seeds):
+        for setting in preset.settings:
+            runs.append(one_run(pipeline, preset, setting, seed))
+            write_summary(folder, preset, runs, stages.seconds())
+    return {"final": summarize(runs), "runs": runs}
+
+
+def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]], seconds: dict[str, float]) -> None:
+    """JSON and the figure."""
+    summary = {"preset": asdict(preset), "final": summarize(runs), "runs": runs, "seconds": seconds}
+    (folder / "search.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+    (folder / "search.svg").write_text(draw(runs))
+
+
+def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:
+    """The curve of one seed: a stage."""
+    inputs = {"levels": pipeline.levels("policy"), "truth": pipeline.levels("truth")}
+    if setting.method != "IMPALA":
+        inputs["model"], _ = pipeline.scenario_model()
+    if setting.expert == "policy":
+        inputs["expert"], _ = pipeline.policy()
+    settings = {k: v for k, v in asdict(preset).items() if k not in ("beginnings", "settings", "seeds")}
+    settings |= {"setting": asdict(setting), "seed": seed}
+
+    def make(path: Path) -> None:
+        environment = pipeline.environment("policy")
+        work = work_folder(path)
+        if setting.method == "IMPALA":
+            training = impala(environment, preset, seed)
+        else:
+            steps, source = METHODS[setting.method], Learned(environment, load_scenario_model(inputs["model"]))
+            source = source if steps is None else source.given(steps)
+            training = make_search(pipeline, environment, source, preset, setting)
+        learn(training, pipeline.environment("truth"), preset, seed, work, pipeline.progress)
+        write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset))})
+        shutil.rmtree(work)
+
+    slug = str(setting).replace(", ", "-").replace(" ", "-")
+    path = pipeline.stages.make(f"search-{slug}-{seed}", settings, inputs, make)
+    found = msgspec.json.decode(read_result(path)["curve.json"])
+    return {"setting": asdict(setting), "seed": seed, **found}
+
+
+def make_search(
+    pipeline: Pipeline, environment: Sokoban, source: ScenarioSource, preset: SearchPreset, setting: Setting
+) -> PolicySearch:
+    """The search of one setting."""
+    normalization, ratio = WEIGHTINGS[setting.weighting]
+    if setting.expert == "solver":
+        expert: Any = solvers(preset.beginnings.size)
+    else:
+        expert = MCTS(environment, num_simulations=32) if setting.expert == "mcts" else pipeline.policy()[1]
+    return PolicySearch(
+        environment,
+        environment,
+        source,
+        _adam(preset.learning_rate),
+        ExpertSchedule(expert, preset.beta, preset.time_constant),
+        Regression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),  # pyright: ignore[reportArgumentType]
+        preset.num_episodes,
+    )
+
+
+def impala(environment: Sokoban, preset: SearchPreset, seed: int) -> Impala:
+    """The model-free way, on as many episodes an update."""
+    work = episodes_of(environment, first_policy(preset, seed), batch=preset.num_episodes, seed=seed)
+    return Impala(InProcess(work), _adam(preset.learning_rate))
+
+
+def first_policy(preset: SearchPreset, seed: int) -> ConvLSTMPolicy:
+    """π^0."""
+    side = preset.beginnings.size.size
+    return ConvLSTMPolicy(jax.random.key(seed), side, side, layers=preset.layers, channels=preset.channels)
+
+
+def learn(training: Any, truth: Sokoban, preset: SearchPreset, seed: int, folder: Path, progress: bool) -> None:
+    """Search, with the true solve rate along the way."""
+    held_out = HeldOut(truth, preset.evaluation_levels)
+
+    def evaluate(key: Array, state: Any) -> dict[str, Array]:  # noqa: ARG001
+        # The same levels and noise each time: what changes is the policy.
+        return held_out.solve_rate(jax.random.key(9), state.policy)
+
+    trained = train(
+        jax.random.key(seed),
+        training.step,
+        training.init(first_policy(preset, seed)),
+        TrainerConfig(preset.updates, log_every=20, checkpoint_every=preset.evaluate_every),
+        folder=folder,
+        evaluate=evaluate,
+        resume=True,
+        progress=progress,
+    )
+    if trained.status == "interrupted":
+        raise KeyboardInterrupt
+
+
+def curve(folder: Path, preset: SearchPreset) -> dict[str, Any]:
+    """From the log of a run: true solve rate and return against updates and episodes, and how fast it went."""
+    log = read_log(folder / LOG)
+    found = [line for line in log if "held_out/solved" in line]
+    rates = [line["steps_per_second"] for line in log if "steps_per_second" in line]
+    dead = [line["objective/dead"] for line in log if "objective/dead" in line]
+    return {
+        "updates": [line["step"] for line in found],
+        "episodes": [line["step"] * preset.num_episodes for line in found],
+        "solved": [line["held_out/solved"] for line in found],
+        "return": [line["held_out/return"] for line in found],
+        "updates per second": float(np.median(rates)),
+        "dead scenarios": float(np.mean(dead)) if dead else None,
+    }
+
+
+def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The solve rate after the last update of each setting: mean and 95% interval over seeds."""
+    final: dict[str, Any] = {}
+    for name, mine in _by_setting(runs).items():
+        rates = np.array([run["solved"][-1] for run in mine])
+        final[name] = {"seeds": len(rates), "solved": rates.tolist()}
+        if len(rates) > 1:
+            final[name] |= asdict(mean_interval(rates))
+    return final
+
+
+def draw(runs: list[dict[str, Any]]) -> str:
+    """Solve rate against updates, a panel a weighting, as SVG; bands are 95% intervals over seeds."""
+    require("matplotlib", extra="plots")
+    from matplotlib.figure import Figure
+
+    weightings = [w for w in WEIGHTINGS if any(run["setting"]["weighting"] == w for run in runs)]
+    figure = Figure((4.6 * len(weightings), 3.4), layout="constrained")
+    for axes, weighting in zip(
+        np.atleast_1d(figure.subplots(1, len(weightings), sharey=True)), weightings, strict=True
+    ):
+        for name, mine in _by_setting(runs).items():
+            if mine[0]["setting"]["weighting"] != weighting and mine[0]["setting"]["method"] != "IMPALA":
+                continue
+            shortest = min(len(run["solved"]) for run in mine)
+            solved = np.array([run["solved"][:shortest] for run in mine])
+            x = mine[0]["updates"][:shortest]
+            axes.plot(x, solved.mean(0), label=name.removesuffix(f", {weighting}"))
+            if len(mine) > 1:
+                bands = [mean_interval(column) for column in solved.T]
+                axes.fill_between(x, [b.low for b in bands], [b.high for b in bands], alpha=0.2)
+        per_update = runs[0]["episodes"][0] // runs[0]["updates"][0]
+        axes.set(xlabel=f"policy updates ({per_update} episodes each)", title=f"weights: {weighting}", ylim=(0, None))
+    figure.axes[0].set_ylabel("held-out levels solved")
+    figure.axes[0].legend(fontsize=8)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def _by_setting(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        grouped.setdefault(str(Setting(**run["setting"])), []).append(run)
+    return grouped
+
+
+@cache
+def _adam(rate: float) -> optax.GradientTransformation:
+    """One object a rate, so that methods share their compiled programs."""
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))

@@ -1,0 +1,118 @@
+"""Every figure of the paper at four sizes: what `coulda reproduce` runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coulda.experiments import mismatch, policy_evaluation, policy_search
+from coulda.experiments.mismatch import MismatchPreset
+from coulda.experiments.pipeline import Beginnings
+from coulda.experiments.policy_evaluation import EvaluationPreset
+from coulda.experiments.policy_search import PLANNERS, SearchPreset, Setting
+from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
+
+_SMALL_POLICY = PolicyRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
+_SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, batch=4, levels=64)
+
+BEGINNINGS = {
+    "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
+    "quick": Beginnings("7x7", PolicyRecipe(levels=60_000), ScenarioRecipe(levels=60_000)),
+    "desktop": Beginnings(
+        "8x8", PolicyRecipe(layers=2, updates=3000, levels=60_000), ScenarioRecipe(updates=3500, levels=60_000)
+    ),
+    "paper": Beginnings(
+        "10x10",
+        PolicyRecipe(layers=3, channels=32, ticks=2, units=256, updates=200_000, batch=64, learning_rate=1e-3),
+        ScenarioRecipe(8, 32, updates=1_000_000, batch=4, learning_rate=3e-4, levels=1_000_000),
+        logged=100_000,
+        truth=100_000,
+    ),
+}
+"""Levels, policy, scenario model and log. "paper" has the networks, batch and rate of the appendices."""
+
+WORLDS = {
+    "10x10": {
+        "policy": PolicyRecipe(layers=2, updates=4500, learning_rate=3e-3, cloning_updates=200, levels=60_000),
+        "scenarios": ScenarioRecipe(updates=3000, levels=60_000),
+        "logged": 4000,
+        "truth": 8000,
+    }
+}
+"""The desktop's networks in the paper's world."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One experiment at one size."""
+
+    run: Callable[[Path, bool], dict[str, Any]]
+    """(folder, progress) -> its numbers."""
+    preset: Any
+
+
+def beginnings(preset: str, world: str | None, seed: int) -> Beginnings:
+    """Of a preset, in its own world or another."""
+    found = replace(BEGINNINGS[preset], seed=seed)
+    if world is None or world == found.world:
+        return found
+    if world not in WORLDS or preset != "desktop":
+        raise ValueError(f"--world {world} goes with --preset desktop and one of {', '.join(WORLDS)}.")
+    return replace(found, world=world, **WORLDS[world])
+
+
+def evaluation(begin: Beginnings, preset: str) -> Reproduction:  # noqa: ARG001
+    """Figure 3, left."""
+    made = EvaluationPreset(begin)
+    return Reproduction(lambda folder, progress: policy_evaluation.reproduce(folder, made, progress), made)
+
+
+def search(begin: Beginnings, preset: str) -> Reproduction:
+    """Figure 3, right."""
+    begin = replace(begin, scenarios=replace(begin.scenarios, expert=True))
+    sizes: dict[str, dict[str, Any]] = {
+        "smoke": {
+            "settings": (Setting("CF-GPS"), Setting("IMPALA")),
+            "seeds": 2,
+            "updates": 2,
+            "evaluate_every": 1,
+            "evaluation_levels": 32,
+            "num_episodes": 2,
+            "num_rollouts": 2,
+            "num_resampled": 2,
+            "channels": 4,
+        },
+        "quick": {"settings": tuple(Setting(m) for m in policy_search.METHODS), "seeds": 1, "updates": 300},
+        "desktop": {"layers": 2, "updates": 500},
+        "paper": {
+            "updates": 20_000,
+            "evaluate_every": 1000,
+            "layers": 3,
+            "channels": 32,
+            "time_constant": 1e5,
+            "num_resampled": 160,
+        },
+    }
+    made = replace(SearchPreset(begin), **sizes[preset])
+    return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
+
+
+def planners(begin: Beginnings, preset: str) -> Reproduction:
+    """CF-GPS with three experts on one budget."""
+    found = search(begin, preset).preset
+    made = replace(found, settings=PLANNERS)
+    return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
+
+
+def latent_mismatch(begin: Beginnings, preset: str) -> Reproduction:
+    """Figure 4."""
+    made = MismatchPreset(begin, episodes=64 if preset == "smoke" else 2000)
+    return Reproduction(lambda folder, progress: mismatch.reproduce(folder, made, progress), made)
+
+
+FIGURES: dict[str, Callable[[Beginnings, str], Reproduction]] = {
+    "evaluation": evaluation,
+    "search": search,
+    "planners": planners,
+    "mismatch": latent_mismatch,
+}

@@ -1,0 +1,222 @@
+"""PO-Sokoban's experiments from end to end at the smallest size: stages, tampering, disjoint levels, figures."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from coulda.environments.sokoban import solve
+from coulda.environments.sokoban.pool import read_pool
+from coulda.experiments import mismatch, policy_evaluation, policy_search
+from coulda.experiments.pipeline import Pipeline
+from coulda.experiments.presets import POOLS, SIZES, check_disjoint, draw_levels, pool_of, sokoban
+from coulda.experiments.reproduction import beginnings, evaluation, latent_mismatch, search
+from coulda.experiments.sokoban_models import HeldOut, solvers
+from coulda.experiments.stages import Stages, read_result
+from coulda.hindsight.conv_draw import ConvDRAW, Gaussian, load_scenario_model, save_scenario_model
+from coulda.hindsight.learned import Learned
+from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
+from coulda.pomdp import rollout
+from coulda.storage import ArtifactError
+
+SIZE = SIZES["7x7"]
+SMOKE = beginnings("smoke", None, 0)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory) -> Path:
+    """A folder in which the evaluation was reproduced."""
+    folder = tmp_path_factory.mktemp("smoke")
+    evaluation(SMOKE, "smoke").run(folder, False)
+    return folder
+
+
+# Levels.
+
+
+def test_a_level_has_one_pool_whoever_draws_it():
+    pools = {pool: draw_levels(jax.random.key(i), SIZE, pool, 300) for i, pool in enumerate(POOLS)}
+    check_disjoint(pools)
+    for pool, levels in pools.items():
+        assert (pool_of(levels) == pool).all()
+
+
+def test_pools_have_their_shares():
+    everything = np.random.default_rng(0).integers(0, 7, (20_000, 7, 7)).astype(np.uint8)
+    shares = {pool: (pool_of(everything) == pool).mean() for pool in POOLS}
+    # 5 standard errors of a share of 20,000: false alarm in one of 4e5 runs for all four.
+    for pool, share in POOLS.items():
+        assert abs(shares[pool] - share) < 5 * np.sqrt(share * (1 - share) / 20_000)
+
+
+def test_pools_that_share_a_level_are_refused():
+    levels = draw_levels(jax.random.key(0), SIZE, "log", 20)
+    with pytest.raises(ValueError, match="'log' and 'truth' share a level"):
+        check_disjoint({"log": levels, "truth": levels[:1]})
+
+
+# Networks on disk.
+
+
+def test_a_policy_comes_back_from_its_file(tmp_path):
+    policy = ConvLSTMPolicy(jax.random.key(3), 6, 7, layers=2, channels=4, kernel=5, ticks=2, units=8)
+    save_policy(tmp_path / "policy", policy)
+    assert eqx.tree_equal(load_policy(tmp_path / "policy"), policy)
+    network = ConvDRAW(jax.random.key(4), num_layers=2, channels=4, latents=3, shared=True)
+    save_scenario_model(tmp_path / "model", network)
+    assert eqx.tree_equal(load_scenario_model(tmp_path / "model"), network)
+    with pytest.raises(ArtifactError, match="expected kind 'policy', found kind 'scenario-model'"):
+        load_policy(tmp_path / "model")
+
+
+# The solver as an expert.
+
+
+def test_the_solver_solves_what_it_plans_in():
+    levels = draw_levels(jax.random.key(0), SIZE, "truth", 32)
+    environment = sokoban(levels, SIZE)
+    scenarios = jax.vmap(environment.scenario_prior.sample)(jax.random.split(jax.random.key(1), 32))
+    experts = solvers(SIZE)(scenarios)
+    run = lambda i, u: rollout(environment, experts(i), u)
+    states = jax.jit(jax.vmap(run))(jnp.arange(32), scenarios).state
+    solved = np.asarray(jax.vmap(environment.solved)(states[:, -1]))
+    moves = solve(np.asarray(scenarios.initial), SIZE.boxes).length
+    np.testing.assert_array_equal(solved, moves <= SIZE.horizon)  # shortest solutions, so all that fit are found
+
+
+# Stages.
+
+
+def test_the_evaluation_has_every_row_of_the_figure(smoke):
+    found = json.loads((smoke / "evaluation.json").read_text())
+    steps = policy_evaluation.EvaluationPreset(SMOKE).steps
+    assert steps == (0, 2, 5, 10, 15, 20, 25)
+    rows = {(row["policy"], row["t"]) for row in found["estimates"] if row["t"] is not None}
+    assert rows == {(f"π{i}", t) for i in range(3) for t in steps}
+    assert {row["method"] for row in found["estimates"] if row["t"] is None} == {"IS", "WIS", "PDIS"}
+    assert (smoke / "evaluation.csv").read_text().count("\n") == 1 + 3 + 3 * (7 + 3)
+    assert "</svg>" in (smoke / "evaluation.svg").read_text()
+
+
+def test_a_finished_run_is_not_run_again_and_a_second_run_has_the_same_numbers(smoke, tmp_path):
+    numbers = lambda folder: json.loads((folder / "evaluation.json").read_text())["estimates"]
+    before, made = numbers(smoke), {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").iterdir()}
+    evaluation(SMOKE, "smoke").run(smoke, False)
+    assert numbers(smoke) == before
+    assert {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").iterdir()} == made
+    evaluation(SMOKE, "smoke").run(tmp_path, False)
+    assert numbers(tmp_path) == before
+
+
+def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
+    before = {path.name for path in (smoke / "stages").iterdir()}
+    changed = replace(SMOKE, truth=48)
+    Pipeline(Stages(smoke / "stages"), changed, False).levels("truth")
+    Pipeline(Stages(smoke / "stages"), changed, False).policy()
+    new = {path.name for path in (smoke / "stages").iterdir()} - before
+    assert {name.rpartition("-")[0] for name in new} == {"levels-truth"}
+
+
+def test_a_stage_that_somebody_touched_is_refused(tmp_path):
+    stages = Stages(tmp_path, Console(quiet=True))
+    make = lambda: {"numbers.json": b"[1, 2, 3]"}
+    assert stages.result("numbers", {"n": 3}, {}, make)["numbers.json"] == b"[1, 2, 3]"
+    (file,) = tmp_path.glob("numbers-*/numbers.json")
+    file.write_bytes(b"[1, 2, 4]")
+    with pytest.raises(ArtifactError, match=r"numbers\.json.*SHA-256.*or remove .*numbers-"):
+        stages.result("numbers", {"n": 3}, {}, make)
+
+
+def test_a_stage_that_fails_leaves_nothing_behind(tmp_path):
+    stages = Stages(tmp_path, Console(quiet=True))
+
+    def broken() -> dict[str, bytes]:
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        stages.result("numbers", {}, {}, broken)
+    assert not list(tmp_path.glob("numbers-*"))
+    assert stages.result("numbers", {}, {}, lambda: {"a": b"1"}) == {"a": b"1"}
+
+
+def test_an_input_that_changes_makes_a_stage_anew(tmp_path):
+    stages = Stages(tmp_path, Console(quiet=True))
+    inputs = []
+    for content in (b"1", b"2"):
+        settings = {"content": content.decode()}
+        stages.result("input", settings, {}, lambda content=content: {"a": content})
+        inputs.append(tmp_path / f"input-{stages.digest('input', settings, {})}")
+    names = {stages.make("output", {}, {"in": path}, lambda path: path.mkdir()).name for path in inputs}
+    assert len(names) == 2
+    assert read_result(inputs[0]) == {"a": b"1"}
+
+
+# The other figures.
+
+
+@pytest.mark.slow
+def test_search_and_mismatch_are_reproduced_too(smoke):
+    found = search(SMOKE, "smoke").run(smoke, False)
+    assert set(found["final"]) == {"CF-GPS", "IMPALA"}
+    assert all(len(row["solved"]) == 2 for row in found["final"].values())
+    assert "</svg>" in (smoke / "search.svg").read_text()
+    summary = latent_mismatch(SMOKE, "smoke").run(smoke, False)
+    assert set(summary["t"]) == {"0", "1", "25"}
+    assert "</svg>" in (smoke / "mismatch.svg").read_text()
+
+
+@pytest.mark.slow
+def test_the_solver_plans_in_inferred_levels_however_malformed(smoke):
+    preset = search(SMOKE, "smoke").preset
+    pipeline = Pipeline(Stages(smoke / "stages"), SMOKE, False)
+    environment = pipeline.environment("policy")
+    # An untrained scenario model draws tiles at random: levels without an agent, with many, with any number of boxes.
+    source = Learned(environment, ConvDRAW(jax.random.key(0), num_layers=1, channels=4, latents=2))
+    made = policy_search.make_search(pipeline, environment, source, preset, policy_search.Setting("CF-GPS"))
+    updated, info = made.step(jax.random.key(2), made.init(policy_search.first_policy(preset, 0)))
+    assert 0 <= info.objective.dead <= 1
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(updated.policy) if eqx.is_array(leaf))
+
+
+# Measures.
+
+
+def test_relative_error_and_its_interval():
+    truth = {"value": 4.0, "standard error": 0.03}
+    row = {"value": 3.0, "standard error": 0.04}
+    found = policy_evaluation.relative_error(row, truth)
+    np.testing.assert_allclose(found["relative error"], 0.25)
+    np.testing.assert_allclose(found["error interval"], [(1 - 1.96 * 0.05) / 4, (1 + 1.96 * 0.05) / 4])
+    assert policy_evaluation.relative_error({"value": None}, truth)["relative error"] is None
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.7, 1.0), (0.0, 0.6), (-0.3, 0.8)])
+def test_divergence_between_two_gaussians_is_the_closed_form(shift, scale):
+    normal = Gaussian(np.zeros((5, 1)), np.zeros((5, 1)))
+    other = Gaussian(np.full((5, 1), shift), np.full((5, 1), np.log(scale)))
+    exact = np.log(scale) + (1 + shift**2) / (2 * scale**2) - 0.5
+    np.testing.assert_allclose(mismatch.divergence_between(normal, other, 0), exact, atol=2e-3)
+
+
+def test_a_policy_that_does_nothing_solves_nothing():
+    class Idle(ConvLSTMPolicy):
+        def with_value(self, carry, observation):
+            carry, distribution, value = super().with_value(carry, observation)
+            return carry, type(distribution)(logits=jnp.array([-jnp.inf] * 4 + [0.0])), value
+
+    idle = Idle(jax.random.key(0), 7, 7, channels=4, units=4)
+    found = HeldOut.drawn(0, SIZE, 16).solve_rate(jax.random.key(0), idle)
+    assert found["held_out/solved"] == 0
+    assert found["held_out/return"] == 0
+
+
+def test_levels_of_a_run_are_those_of_its_pool(smoke):
+    pipeline = Pipeline(Stages(smoke / "stages"), SMOKE, False)
+    for pool in POOLS:
+        assert (pool_of(read_pool(pipeline.levels(pool))) == pool).all()
