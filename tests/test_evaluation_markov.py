@@ -59,7 +59,7 @@ def test_sums_made_once_are_the_iteration(policy):
     assert gathered.regression.num_observations * 2 < DENSE_CELLS
     weight = jax.random.uniform(KEY, (60,))
     quick = fit_values(gathered.regression, gathered.steps, weight)
-    plain = iterated_values(gathered.regression, gathered.steps, gathered.steps.live * weight[:, None])
+    plain = iterated_values(gathered.regression, gathered.steps, gathered.steps.live.astype(float) * weight[:, None])
     live = np.asarray(gathered.steps.live)
     np.testing.assert_allclose(np.asarray(quick.q)[live], np.asarray(plain.q)[live], atol=1e-5)
     np.testing.assert_allclose(np.asarray(quick.v[:, :-1])[live], np.asarray(plain.v[:, :-1])[live], atol=1e-5)
