@@ -13,6 +13,7 @@ from coulda.episodes.files import write_log
 from coulda.evaluation import compare
 from coulda.hindsight import Exact
 from coulda.pomdp import POMDP, Policy
+from coulda.report import load_report, tabulate
 from tests.conftest import ROOT
 from tests.triage import BEHAVIOR, TARGET, triage
 
@@ -49,6 +50,12 @@ def test_the_table_is_that_of_compare(folder: Path, capsys):
         assert written["policies"][name][estimate.method]["verdict"] == estimate.verdict
         assert estimate.method in printed
     assert (folder / "out" / "estimates.png").stat().st_size > 1000
+    report = load_report(folder / "out")
+    assert report.table == tabulate(expected)
+    assert report.explorer is not None
+    assert len(report.explorer.episodes) == 60
+    with pytest.raises(FileExistsError, match="holds a report already"):
+        tyro.cli(Evaluate, args=arguments).run()
 
 
 def test_workers_elsewhere_make_the_same_table(folder: Path, monkeypatch):
