@@ -131,8 +131,8 @@ function estimateRows(row, table, scale, id) {
       type: "button", class: slug(row.verdict), title: hint || row.reasons, "aria-expanded": "false", "aria-controls": id,
       "aria-label": `${row.method}, ${row.policy}: ${row.verdict}. Show why.`,
     },
-    ...(row.findings.length ? row.findings : [row]).map((finding) => mark(finding.verdict)),
     make("span", { class: "word" }, row.verdict),
+    ...(row.findings.length ? row.findings : [row]).map((finding) => mark(finding.verdict)),
   );
   const limits = row.low === null && row.high === null ? "" : ` ${number(row.low)} to ${number(row.high)}`;
   const value = make("td", { class: row.value === null ? "value none" : "value" }, row.value === null ? "cannot tell" : number(row.value));
