@@ -18,11 +18,15 @@ from coulda.episodes import EpisodeLog
 from coulda.evaluation.model_checks import run_actions
 from coulda.evaluation.scenarios import informed
 from coulda.hindsight import ScenarioSource
-from coulda.pomdp import POMDP, Actor, Episode, batched, rollout
+from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
 from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
 from coulda.report.frames import View, view_of
 
 DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
+
+
+EPISODES_AT_ONCE = 16
+"""Each with all its draws: memory stays flat."""
 
 
 class Played(NamedTuple):
@@ -68,43 +72,44 @@ def explore(
     view = view_of(model) if view is None else view
     repeated = episodes.schema.last_observation == "repeated"
     keys = jax.vmap(lambda k: jax.random.split(k, num_samples))(jax.random.split(key, len(episodes)))
-    found = _explore(model, source, tuple(policies.values()), view, repeated, keys, episodes.padded(model.horizon))
-    observed, factual, played = jax.tree.map(np.asarray, found)
+    scenarios, observed, replayed = _infer(model, source, view, repeated, keys, episodes.padded(model.horizon))
+    # Programs of their own, so that policies that differ in their numbers only share one.
+    played = tuple(_run(model, policy, view, scenarios) for policy in policies.values())
+    observed, replayed, played = jax.tree.map(np.asarray, (observed, replayed, played))
     returns = episodes.episode_returns
-    explored = [_episode(i, view, episodes[i], observed[i], _at((factual, played), i)) for i in range(len(episodes))]
+    explored = [_episode(i, view, episodes[i], observed[i], _at((replayed, played), i)) for i in range(len(episodes))]
     chosen = float(returns.mean()) if threshold is None else threshold
     return Explorer(view.scene, tuple(policies), num_samples, _short(chosen), tuple(explored))
 
 
 @eqx.filter_jit
-def _explore(
-    model: POMDP,
-    source: ScenarioSource,
-    policies: tuple[Actor, ...],
-    view: View,
-    repeated: bool,
-    keys: Array,
-    episodes: Episode,
-) -> tuple[Array, Played, tuple[Played, ...]]:
-    """What was observed `[N, T + 1, ...]`, the replay of the log and each policy, `[N]` in each leaf."""
+def _infer(
+    model: POMDP, source: ScenarioSource, view: View, repeated: bool, keys: Array, episodes: Episode
+) -> tuple[Scenario, Array, Played]:
+    """Scenarios `[N, S, ...]`, what was observed `[N, T + 1, ...]`, and the logged actions replayed."""
 
-    def one(pair: tuple[Array, Episode]) -> tuple[Array, Played, tuple[Played, ...]]:
+    def one(pair: tuple[Array, Episode]) -> tuple[Scenario, Array, Played]:
         keys, episode = pair
         known = informed(source, repeated, episode)
         scenarios = jax.vmap(lambda key: known.infer(key, episode))(keys)
-        show = jax.vmap(view.state)
         states, _, rewards = jax.vmap(lambda u: run_actions(model, u, episode.action))(scenarios)
         paid = jnp.where(episode.live[None], rewards, 0.0)
-        factual = Played(jax.vmap(show)(states), episode.action, paid, episode.length)
-        return jax.vmap(view.observation)(episode.observation), factual, tuple(run(p, scenarios) for p in policies)
+        replayed = Played(jax.vmap(jax.vmap(view.state))(states), episode.action, paid, episode.length)
+        return scenarios, jax.vmap(view.observation)(episode.observation), replayed
 
-    def run(policy: Actor, scenarios: Any) -> Played:
+    return batched(one, (keys, episodes), chunk_size=EPISODES_AT_ONCE)
+
+
+@eqx.filter_jit
+def _run(model: POMDP, policy: Actor, view: View, scenarios: Scenario) -> Played:
+    """A policy on every scenario `[N, S, ...]`."""
+
+    def one(scenarios: Scenario) -> Played:
         tau = jax.vmap(lambda u: rollout(model, policy, u))(scenarios)
-        frames = jax.vmap(jax.vmap(view.state))(tau.state)
         first = _at(tau.episode, 0)
-        return Played(frames, first.action, tau.episode.reward, first.length)
+        return Played(jax.vmap(jax.vmap(view.state))(tau.state), first.action, tau.episode.reward, first.length)
 
-    return batched(one, (keys, episodes), chunk_size=16)
+    return batched(one, scenarios, chunk_size=EPISODES_AT_ONCE)
 
 
 def _episode(number: int, view: View, episode: Episode, observed: np.ndarray, found: Any) -> ExploredEpisode:
