@@ -63,8 +63,8 @@ def simulate(costs: Costs, actors: int, episodes: int, learner_cores: int = 1, s
     }
 
 
-def measure(preset: str, episodes: int, levels: int = 64) -> Costs:
-    """The costs of acting and learning with the network of an IMPALA preset."""
+def measure(preset: str, episodes: int, request: float, levels: int = 64) -> Costs:
+    """The costs of acting and learning with the network of an IMPALA preset; `request` is that of a message."""
     import jax
 
     from coulda.executors import InProcess
@@ -88,10 +88,10 @@ def measure(preset: str, episodes: int, levels: int = 64) -> Costs:
     decoding = core_seconds(lambda: load_tree(data, template))
     learning = max(both - acting, 0.0)
     steps = int(np.asarray(batch.live).shape[1])
-    return Costs(acting / episodes, learning / episodes, decoding + request_cost(), steps)
+    return Costs(acting / episodes, learning / episodes, decoding + request, steps)
 
 
-def core_seconds(function, repeats: int = 5) -> float:
+def core_seconds(function, repeats: int = 3) -> float:
     """Processor time, all threads together: what other programs do meanwhile counts for little."""
     function()
     start = time.process_time()
@@ -136,9 +136,9 @@ def draw(curves: dict[str, Any], path: Path) -> None:
 
 
 def main() -> dict[str, Any]:
-    told = {}
-    for preset, episodes in (("7x7", 64), ("10x10", 8)):
-        costs = measure(preset, episodes)
+    told, request = {}, request_cost()
+    for preset, episodes in (("7x7", 32), ("10x10", 4)):
+        costs = measure(preset, episodes, request)
         simulated = {
             f"learner of {cores} cores": {str(n): simulate(costs, n, episodes, cores) for n in ACTORS}
             for cores in LEARNERS
