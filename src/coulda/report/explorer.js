@@ -257,8 +257,8 @@ function drawLines() {
     seen: episode.observed.values[c],
   }));
   const acts = [["fact", "Factual", factual], ["counter", "Counterfactual", played]].map(([kind, title, play]) => {
-    const act = state.step < play.rewards.length ? play.actions[state.step] : "the end";
-    return make("div", { class: `panel ${kind}` }, make("figcaption", {}, make("b", {}, title), `next: ${act}`));
+    const act = state.step < play.rewards.length ? `next: ${play.actions[state.step]}` : "the end";
+    return make("div", { class: `panel ${kind}` }, make("figcaption", {}, make("b", {}, title), act));
   });
   within(".panels", "explorer").replaceChildren(...acts, ...charts);
 }
