@@ -35,8 +35,8 @@ class Reproduce:
     preset: Literal["smoke", "quick", "desktop", "paper"] = "quick"
     """smoke: seconds, means nothing; quick: 7×7, one box, minutes; desktop: 8×8, two boxes, three seeds, an hour a
     figure; paper: its own sizes, for GPUs."""
-    world: Literal["10x10"] | None = None
-    """The paper's world, with the desktop's networks."""
+    world: Literal["7x7", "10x10"] | None = None
+    """Another world for the desktop: the smallest, or the paper's with networks that a desktop can train."""
     seed: int = 0
     """Of everything that is drawn."""
     folder: Path = Path("runs")

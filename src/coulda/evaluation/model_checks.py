@@ -48,13 +48,20 @@ class Replay(eqx.Module):
     """Steps of the history."""
 
 
-def replay(model: POMDP, scenario: Scenario, episode: Episode, steps: Array) -> Replay:
-    """Run the logged actions on `scenario`, and compare with what was logged up to h_t, t = `steps`."""
-    _, observations, rewards = run_actions(model, scenario, episode.action)
-    seen = jax.tree.leaves(jax.tree.map(_same_rows, observations, episode.observation))
+def replay(model: POMDP, scenario: Scenario, episode: Episode, steps: Array, *, exactly: bool) -> Replay:
+    """Run the logged actions on `scenario`, and compare with what was logged up to h_t, t = `steps`.
+
+    Observations must come out as logged, `exactly`; or be possible in the states that come out, where the noise of
+    observations was not inferred.
+    """
+    states, observations, rewards = run_actions(model, scenario, episode.action)
+    if exactly:
+        seen = jnp.stack(jax.tree.leaves(jax.tree.map(_same_rows, observations, episode.observation))).all(0)
+    else:
+        seen = jax.vmap(model.observation_log_prob)(episode.observation, states) > -jnp.inf
     paid = jnp.concatenate([jnp.ones(1, bool), _same_rows(rewards, episode.reward)])
     within = jnp.arange(model.horizon + 1) < jnp.minimum(steps, episode.length + 1)
-    return Replay(jnp.sum(within & paid & jnp.stack(seen).all(0)), jnp.sum(within))
+    return Replay(jnp.sum(within & paid & seen), jnp.sum(within))
 
 
 def run_actions(model: POMDP, scenario: Scenario, actions: Any) -> tuple[Any, Any, Array]:

@@ -229,7 +229,7 @@ def _infer(
 
     def one(key: Array) -> tuple[Scenario, Replay, Shift]:
         scenario = source.infer(key, episode)
-        replayed = replay(model, scenario, episode, source.steps)
+        replayed = replay(model, scenario, episode, source.steps, exactly=source.infers_observation_noise)
         return scenario, replayed, shift(model, scenario, fresh(key, model), episode)
 
     scenarios, replays, shifts = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), num_scenarios))

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments.sokoban import tiles
+from coulda.evaluation import Comparison
 from coulda.evaluation.estimate import Estimate
 from coulda.evaluation.history import weigh
 from coulda.evaluation.importance import importance_sampling
@@ -171,6 +172,15 @@ def draw(found: dict[str, Any]) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
+
+
+def draw_errors(comparison: Comparison, steps: tuple[int, ...]) -> str:
+    """The same figure from a comparison that has CF-PE at these t."""
+    rows = []
+    for policy, methods in comparison.estimates.items():
+        given = {"MB-PE": 0} | {f"CF-PE({t})": t for t in steps}
+        rows += [_estimate(policy, given.get(name), found) for name, found in methods.items()]
+    return draw(summarize(rows))
 
 
 def _estimate(policy: str, t: int | None, estimate: Estimate) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import optax
 from jax import Array
+from rich.console import Console
 
 from coulda.environments.sokoban import Sokoban
 from coulda.executors import InProcess
@@ -88,9 +89,11 @@ class SearchPreset:
     channels: int = 16
 
 
-def reproduce(folder: Path, preset: SearchPreset, progress: bool = True) -> dict[str, Any]:
+def reproduce(
+    folder: Path, preset: SearchPreset, progress: bool = True, console: Console | None = None
+) -> dict[str, Any]:
     """All stages; `search.json` and `search.svg` are written after each curve, from what is there by then."""
-    stages = Stages(folder / "stages")
+    stages = Stages(folder / "stages", console or Console(stderr=True))
     pipeline = Pipeline(stages, preset.beginnings, progress)
     pipeline.check_levels()
     runs: list[dict[str, Any]] = []

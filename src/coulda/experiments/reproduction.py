@@ -31,15 +31,16 @@ BEGINNINGS = {
 }
 """Levels, policy, scenario model and log. "paper" has the networks, batch and rate of the appendices."""
 
-WORLDS = {
+WORLDS: dict[str, dict[str, Any]] = {
+    "7x7": {"policy": BEGINNINGS["quick"].policy, "scenarios": BEGINNINGS["quick"].scenarios},
     "10x10": {
         "policy": PolicyRecipe(layers=2, updates=4500, learning_rate=3e-3, cloning_updates=200, levels=60_000),
         "scenarios": ScenarioRecipe(updates=3000, levels=60_000),
         "logged": 4000,
         "truth": 8000,
-    }
+    },
 }
-"""The desktop's networks in the paper's world."""
+"""Other worlds for the desktop: the smallest, and the paper's, with networks that two cores can train."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
             "channels": 4,
         },
         "quick": {"settings": tuple(Setting(m) for m in policy_search.METHODS), "seeds": 1, "updates": 300},
-        "desktop": {"layers": 2, "updates": 500},
+        "desktop": {"layers": begin.policy.layers, "updates": 700 if begin.world == "7x7" else 500},
         "paper": {
             "updates": 20_000,
             "evaluate_every": 1000,

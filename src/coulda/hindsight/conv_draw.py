@@ -8,7 +8,7 @@ The latents Z are not the noise U of the SCM; integrating them out gives its dis
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -109,7 +109,7 @@ class ConvDRAW(eqx.Module):
     """With a leading axis of K, or of 1 where the weights are shared."""
     architecture: ScenarioArchitecture = eqx.field(static=True)
 
-    def __init__(self, key: Array, **options: int):
+    def __init__(self, key: Array, **options: Any):
         """`options` are those of `ScenarioArchitecture`."""
         self.architecture = a = ScenarioArchitecture(**options)
         key_reader, key_layers = jax.random.split(key)

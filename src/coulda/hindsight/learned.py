@@ -1,6 +1,6 @@
 """`Learned`: a scenario source p(U_s1 | h_t) from a network, and how it is trained on privileged pairs (u, h_t)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -17,6 +17,8 @@ class Learned(ScenarioSource):
 
     `given(steps=0)` is the unconditional model p(U_s1) of MB-PE, `given(steps=1)` the filtering one.
     """
+
+    infers_observation_noise: ClassVar[bool] = False
 
     model: POMDP
     """Its initial noise is a grid of categories, and so are its observations."""

@@ -10,7 +10,7 @@ A source of your own is a subclass with `infer`; `evaluate` and `search` ask not
 """
 
 import abc
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -39,6 +39,9 @@ class ScenarioSource(eqx.Module):
     place (Corollary 2). Sources over the same model that take their fresh noise from `fresh(key, model)` agree
     exactly with `Prior(model)` for the same key at `steps=0`.
     """
+
+    infers_observation_noise: ClassVar[bool] = True
+    """Whether U_o comes from the posterior, so that replaying an episode gives its observations; else it is fresh."""
 
     steps: eqx.AbstractVar[Array]
     """t, an int32 scalar, not static: all values of t share one compiled program."""

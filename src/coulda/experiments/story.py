@@ -1,0 +1,187 @@
+"""The whole story on PO-Sokoban, in minutes: log, infer, evaluate, improve, look.
+
+Episodes of a random policy are logged. A scenario model learns to infer the level that an episode was played in. Then:
+how good would three other policies have been in those very episodes, by importance sampling, by the model alone, and
+counterfactually? And which policy does search find on inferred scenarios, against imagined ones?
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table as ScreenTable
+
+from coulda.episodes import EpisodeLog, StoredLog
+from coulda.evaluation import Comparison
+from coulda.evaluation.estimate import Estimate
+from coulda.evaluation.history import weigh
+from coulda.evaluation.importance import importance_sampling
+from coulda.evaluation.scenarios import evaluate_sources, on_policy
+from coulda.experiments import policy_search
+from coulda.experiments.pipeline import Beginnings, Pipeline
+from coulda.experiments.policy_evaluation import draw_errors, malformed, noisy
+from coulda.experiments.policy_search import SearchPreset, Setting
+from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
+from coulda.experiments.stages import Stages
+from coulda.hindsight.learned import Learned
+from coulda.pomdp import Policy
+from coulda.report import Figure, Report, explore, provenance, save_report, summarize, tabulate, write_report
+
+SOLVED = 11.0
+"""The return of a solved level with one box: +1 for the box, +10 for the level."""
+
+
+@dataclass(frozen=True)
+class StoryPreset:
+    """Sizes of everything."""
+
+    beginnings: Beginnings = field(
+        default_factory=lambda: Beginnings(
+            "7x7",
+            PolicyRecipe(updates=700, levels=30_000),
+            ScenarioRecipe(updates=1000, levels=30_000, expert=True),
+            logged=1000,
+            truth=4000,
+        )
+    )
+    parts_of_t: tuple[float, ...] = (0.0, 0.2, 0.4, 1.0)
+    noise: tuple[float, ...] = (0.0, 0.5, 0.8)
+    search_updates: int = 200
+    shown: int = 40
+    """Episodes in the explorer."""
+    samples: int = 12
+    """Posterior draws of each."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Values of t."""
+        return tuple(round(part * self.beginnings.size.horizon) for part in self.parts_of_t)
+
+    @property
+    def search(self) -> SearchPreset:
+        """CF-GPS against MB-PS, one seed each."""
+        return SearchPreset(
+            self.beginnings,
+            settings=(Setting("CF-GPS"), Setting("MB-PS")),
+            seeds=1,
+            updates=self.search_updates,
+            evaluate_every=max(self.search_updates // 4, 1),
+            evaluation_levels=min(500, self.beginnings.truth),
+        )
+
+
+def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = True) -> Path:
+    """Run all of it, finished stages being reused; returns the path of the page."""
+    pipeline = Pipeline(Stages(folder / "stages", console), preset.beginnings, progress)
+    console.rule("1  levels, and a log of a random policy")
+    pipeline.check_levels()
+    log = pipeline.log()[1]
+    console.print(f"{len(log):,} episodes, of which {_share_solved(log):.1%} happened to solve their level")
+    console.rule("2  a scenario model: which level was that?")
+    network = pipeline.scenario_model()[1]
+    console.rule("3  three policies to ask about")
+    policies = noisy(pipeline.policy()[1], preset.noise)
+    console.rule("4  how good would they have been?")
+    comparison = evaluate(pipeline, preset, policies, log, network)
+    console.print(_table(comparison))
+    console.rule("5  a better policy: on inferred scenarios (CF-GPS), and on imagined ones (MB-PS)")
+    search = policy_search.reproduce(folder, preset.search, progress, console)
+    for name, row in search["final"].items():
+        console.print(f"{name}: solves {row['solved'][0]:.1%} of new levels after {preset.search_updates} updates")
+    report = make_report(pipeline, preset, policies, log, network, comparison, search)
+    path = folder / "index.html"
+    save_report(folder, report)
+    write_report(path, report)
+    return path
+
+
+def evaluate(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: StoredLog, network: Any) -> Comparison:
+    """Importance sampling, MB-PE and CF-PE(t) beside the truth."""
+    model, truth = pipeline.environment("scenarios"), pipeline.environment("truth")
+    sources = [Learned(model, network).given(t) for t in preset.steps]
+    key, check = pipeline.key("scenarios"), malformed(preset.beginnings.size.boxes)
+    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
+    for name, policy in policies.items():
+        weighted = weigh(policy, log)
+        for kind in ("ordinary", "weighted"):
+            found = importance_sampling(pipeline.key(kind), policy, log, kind, weighted=weighted)
+            estimates[name][found.method] = found
+    for found in evaluate_sources(key, model, policies, log, sources, malformed=check):
+        for name, estimate in found.items():
+            estimates[name][estimate.method] = estimate
+    for name, policy in policies.items():
+        found = on_policy(pipeline.key("truth"), truth, policy, preset.beginnings.truth)
+        estimates[name][found.method] = found
+    known = {name: float(row["on-policy"].value or 0.0) for name, row in estimates.items()}
+    returns = np.concatenate([batch.episode_returns for batch in log.batches()])
+    return Comparison(estimates, returns, known)
+
+
+def make_report(
+    pipeline: Pipeline,
+    preset: StoryPreset,
+    policies: dict[str, Policy],
+    log: StoredLog,
+    network: Any,
+    comparison: Comparison,
+    search: dict[str, Any],
+) -> Report:
+    """The page."""
+    table = tabulate(comparison)
+    shown: EpisodeLog = next(iter(log.batches()))[: preset.shown]
+    model = pipeline.environment("scenarios")
+    source = Learned(model, network)
+    explorer = explore(pipeline.key("explorer"), model, shown, source, policies, preset.samples, threshold=SOLVED)
+    curves = Figure(
+        "Search on inferred and on imagined scenarios",
+        "Levels that nobody has seen before, solved by the policy, against updates. CF-GPS infers the level of each "
+        "logged episode from all of it; MB-PS imagines levels.",
+        policy_search.draw(search["runs"]),
+    )
+    errors = Figure(
+        "The more hindsight, the smaller the error",
+        "Relative error of each policy's value against t, the steps of the log that the scenario model was given.",
+        draw_errors(comparison, preset.steps),
+    )
+    return Report(
+        "What would have happened, had we acted differently?",
+        summarize(table),
+        table,
+        explorer,
+        (errors, curves),
+        provenance({"seed": preset.beginnings.seed}, msgspec.to_builtins(preset)),
+    )
+
+
+def _share_solved(log: StoredLog) -> float:
+    return float(np.mean(np.concatenate([batch.terminated for batch in log.batches()])))
+
+
+def _table(comparison: Comparison) -> ScreenTable:
+    shown = ScreenTable(
+        "policy", "truth", *(name for name in next(iter(comparison.estimates.values())) if name != "on-policy")
+    )
+    for policy, methods in comparison.estimates.items():
+        values = [
+            "—" if e.value is None else f"{e.value:.2f} ({e.verdict})" for n, e in methods.items() if n != "on-policy"
+        ]
+        shown.add_row(policy, f"{comparison.truth[policy]:.2f}", *values)
+    return shown
+
+
+SMOKE = StoryPreset(
+    Beginnings(
+        "7x7",
+        PolicyRecipe(channels=4, units=8, updates=2, batch=4, levels=32),
+        ScenarioRecipe(1, 4, 2, updates=2, batch=4, levels=32, expert=True),
+        logged=16,
+        truth=16,
+    ),
+    search_updates=1,
+    shown=4,
+    samples=2,
+)
+DEMO = StoryPreset()
