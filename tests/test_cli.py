@@ -41,11 +41,16 @@ def test_every_command_teaches(name, capsys):
     assert f"coulda {name}" in capsys.readouterr().out
 
 
-def test_demo_tells_alices_story(tmp_path):
-    result = run("demo", "--out", str(tmp_path))
+@pytest.mark.slow
+def test_demo_tells_the_whole_story(tmp_path):
+    result = run("demo", "--smoke", "--no-progress", "--out", str(tmp_path))
     assert result.returncode == 0, result.stderr
-    assert "Alice, in hindsight" in result.stdout
-    assert {path.name for path in tmp_path.iterdir()} == {"alice.svg", "alice_do.svg"}
+    assert "MB-PS: solves" in result.stdout
+    page = (tmp_path / "index.html").read_text()
+    assert "CF-PE(25)" in page
+    again = run("demo", "--smoke", "--no-progress", "--out", str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "index.html").read_text() == page  # finished stages are reused, to the same bytes
 
 
 def test_demo_into_a_file_is_a_clear_mistake(tmp_path):

@@ -6,10 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from coulda.environments import tiger
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import collect, from_arrays, to_arrays
 from coulda.evaluation import compare, evaluate, on_policy
+from coulda.evaluation.model_checks import replay
 from coulda.hindsight import Exact, Prior
+from coulda.policies import Uniform
+from coulda.pomdp import rollout
 from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, WAIT, Stubborn, exact_value, triage
 
 KEY = jax.random.key(11)
@@ -187,3 +191,15 @@ def test_malformed_scenarios_are_counted(log):
     # 400 draws of probability 0.308: four standard errors are 0.092 (6e-5).
     assert abs(found.value - (1 - np.exp(-np.exp(-1)))) < 0.092
     assert found.verdict == "do not trust"
+
+
+def test_where_observation_noise_is_fresh_what_was_logged_must_be_possible():
+    model = tiger(horizon=3, reparameterization="gumbel_max")
+    scenario = model.scenario_prior.sample(jax.random.key(0))
+    other = model.scenario_prior.sample(jax.random.key(5))
+    episode = rollout(model, Uniform(3), scenario).episode
+    masked = eqx.tree_at(lambda s: s.observation, scenario, other.observation)
+    agreed = lambda scenario, exactly: replay(model, scenario, episode, jnp.int32(9), exactly=exactly)
+    assert agreed(scenario, True).agrees == agreed(scenario, True).steps
+    assert agreed(masked, False).agrees == agreed(masked, False).steps  # the same states, seen with other noise
+    assert agreed(masked, True).agrees < agreed(masked, True).steps

@@ -8,7 +8,7 @@ them, and the truth is measured in the environment, on levels that nobody else h
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class EvaluationPreset:
     """Of π_0, π_1, π_2: the share of actions that are drawn uniformly."""
     num_scenarios: int = 1
     """Inferred for each logged episode."""
+    separate: bool = False
+    """Whether each t has a scenario model of its own, as in the paper, in the place of one for every t."""
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -57,7 +59,9 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
     pipeline = Pipeline(stages, preset.beginnings, progress)
     pipeline.check_levels()
     policy_path, policy = pipeline.policy()
-    model_path, network = pipeline.scenario_model()
+    recipe = preset.beginnings.scenarios
+    recipes = {t: replace(recipe, steps=t) if preset.separate else recipe for t in preset.steps}
+    networks = {t: pipeline.scenario_model(recipes[t]) for t in preset.steps}
     log_path, log = pipeline.log()
     policies = noisy(policy, preset.noise)
     model = pipeline.environment("scenarios")
@@ -78,7 +82,7 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
         return {"estimates.json": _encode(rows)}
 
     def counterfactual(t: int) -> dict[str, bytes]:
-        source = Learned(model, network).given(t)
+        source = Learned(model, networks[t][1]).given(t)
         options = {"num_scenarios": preset.num_scenarios, "malformed": malformed(preset.beginnings.size.boxes)}
         found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
         return {"estimates.json": _encode([_estimate(n, t, e) for n, e in found.items()])}
@@ -91,7 +95,7 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
     for t in preset.steps:
         settings = shared | {"t": t, "num_scenarios": preset.num_scenarios}
         make = lambda t=t: counterfactual(t)
-        parts.append(stages.result(f"counterfactual-{t}", settings, used | {"model": model_path}, make))
+        parts.append(stages.result(f"counterfactual-{t}", settings, used | {"model": networks[t][0]}, make))
     rows = [row for part in parts for row in msgspec.json.decode(part["estimates.json"])]
     found = summarize(rows) | {"preset": asdict(preset)}
     write_summary(folder, found, stages.seconds())

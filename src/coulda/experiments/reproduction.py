@@ -62,9 +62,9 @@ def beginnings(preset: str, world: str | None, seed: int) -> Beginnings:
     return replace(found, world=world, **WORLDS[world])
 
 
-def evaluation(begin: Beginnings, preset: str) -> Reproduction:  # noqa: ARG001
+def evaluation(begin: Beginnings, preset: str) -> Reproduction:
     """Figure 3, left."""
-    made = EvaluationPreset(begin)
+    made = EvaluationPreset(begin, separate=preset == "paper")
     return Reproduction(lambda folder, progress: policy_evaluation.reproduce(folder, made, progress), made)
 
 

@@ -39,6 +39,8 @@ class Stages:
 
     folder: Path
     console: Console = field(default_factory=lambda: Console(stderr=True))
+    _known: set[Path] = field(default_factory=set, init=False)
+    """Made or checked by this object."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -57,12 +59,15 @@ class Stages:
         """
         path = self.folder / f"{name}-{self.digest(name, settings, inputs)}"
         if path.exists():
-            self._check(path)
-            self.console.print(f"[dim]{name}: unchanged, {path.name}[/]")
+            if path not in self._known:
+                self._check(path)
+                self.console.print(f"[dim]{name}: unchanged, {path.name}[/]")
+                self._known.add(path)
             return path
         self.console.print(f"[bold]{name}[/] …")
         with self._timed(path):
             make(path)
+        self._known.add(path)
         return path
 
     def result(

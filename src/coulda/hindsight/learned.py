@@ -36,6 +36,34 @@ class Learned(ScenarioSource):
         return eqx.tree_at(lambda s: s.initial, scenario, level)
 
 
+class LearnedSeparately(ScenarioSource):
+    """A network for each t, as the paper has them: `given(steps=t)` is that of the network that was trained for t.
+
+    Args:
+        model: the SCM we believe in.
+        networks: by t; the largest t is used until another is asked for.
+    """
+
+    infers_observation_noise: ClassVar[bool] = False
+
+    model: POMDP
+    networks: dict[int, ConvDRAW]
+    steps: Array
+
+    def __init__(self, model: POMDP, networks: dict[int, ConvDRAW]):
+        self.model, self.networks, self.steps = model, networks, jnp.int32(max(networks))
+
+    def infer(self, key: Array, episode: Episode) -> Scenario:
+        """One draw of the network for the largest t."""
+        return self.given(max(self.networks)).infer(key, episode)
+
+    def given(self, steps: int | Array) -> Learned:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The source of the network for this t."""
+        if not isinstance(steps, int) or steps not in self.networks:
+            raise ValueError(f"there are networks for t = {sorted(self.networks)}, and none for {steps}; train one.")
+        return Learned(self.model, self.networks[steps]).given(steps)
+
+
 def negative_elbo(
     network: ConvDRAW, levels: Array, episodes: Episode, lengths: Array, noise: Any
 ) -> tuple[Array, dict[str, Array]]:
