@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks", "learner"]
+BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks", "elbo", "learner"]
 
 
 def main() -> None:

@@ -19,7 +19,9 @@ BEGINNINGS = {
     "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
     "quick": Beginnings("7x7", PolicyRecipe(levels=60_000), ScenarioRecipe(levels=60_000)),
     "desktop": Beginnings(
-        "8x8", PolicyRecipe(layers=2, updates=3000, levels=60_000), ScenarioRecipe(updates=3500, levels=60_000)
+        "8x8",
+        PolicyRecipe(layers=2, updates=3000, learning_rate=2e-3, levels=60_000),
+        ScenarioRecipe(updates=3500, levels=60_000),
     ),
     "paper": Beginnings(
         "10x10",
