@@ -96,3 +96,17 @@ def test_no_trust_no_correction():
     found = vtrace(jnp.full(9, -jnp.inf), reward, value, live)
     np.testing.assert_array_equal(found.target, np.where(live, value, 0))
     np.testing.assert_array_equal(found.advantage, np.zeros(9))
+
+
+@pytest.mark.parametrize(("clip_rho", "valued"), [(np.inf, "target"), (1.0, "between"), (0.0, "nothing")])
+def test_the_fixed_point_is_the_value_of_the_clipped_policy(clip_rho, valued):
+    """One step, all actions enumerated: E_μ[v] = V has V at the value of π_ρ̄ ∝ min(ρ̄ μ, π) (Theorem 1), exactly."""
+    behavior, target, paid = np.array([0.7, 0.2, 0.1]), np.array([0.1, 0.3, 0.6]), np.array([1.0, 2.0, 4.0])
+    weights = np.minimum(clip_rho * behavior, target)
+    value = weights @ paid / weights.sum() if weights.any() else 1.7  # with ρ̄ = 0 any value is one
+    step = lambda ratio, reward: vtrace(ratio, reward, jnp.full(1, value), jnp.ones(1, bool), clip_rho=clip_rho)
+    ratios = jnp.asarray(np.log(target / behavior)[:, None], jnp.float32)
+    found = jax.vmap(step)(ratios, jnp.asarray(paid[:, None], jnp.float32)).target[:, 0]
+    np.testing.assert_allclose(behavior @ np.asarray(found), value, rtol=1e-5)
+    exact, naive = target @ paid, behavior @ paid
+    assert {"target": abs(value - exact) < 1e-6, "between": naive < value < exact, "nothing": True}[valued]
