@@ -53,8 +53,8 @@ class ImpalaRecipe:
     batch: int = 32
     """Episodes an update."""
     learning_rate: float = 4e-3
-    """Of Adam, constant for the first half and then falling to 0 along a cosine. After 500 updates at 8x8, one seed each,
-    the return in training was .36 with 4e-3 and .23 with 2e-3 (γ and λ as below, entropy weight .01)."""
+    """Of Adam, constant for the first half and then falling to 0 along a cosine. After 500 updates at 8x8, one seed
+    each, the return in training was .36 with 4e-3 and .23 with 2e-3 (γ and λ as below, entropy weight .01)."""
     entropy_weight: float = 0.02
     discount: float = 0.9
     """γ: credit for a push goes to the moves just before it."""
