@@ -4,13 +4,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from coulda.environments.sokoban import Sokoban, UniformLevels
+from coulda.environments.sokoban import Sokoban, UniformLevels, generate
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian
-from coulda.hindsight.learned import Learned, LearnedSeparately, negative_elbo
+from coulda.hindsight.learned import Learned, LearnedOnline, LearnedSeparately, negative_elbo
 from coulda.policies.conv_lstm import ConvLSTMPolicy, paper_policy
 from coulda.pomdp import Episode, GumbelMaxAction
+from coulda.search import PolicySearch
 
 HEIGHT, WIDTH, STEPS = 5, 6, 4
 
@@ -139,3 +141,22 @@ def test_separate_networks_are_asked_for_their_own_t(noise):
     assert not eqx.tree_equal(source.given(0).network, source.given(4).network)
     with pytest.raises(ValueError, match=r"t = \[0, 4\], and none for 2"):
         source.given(2)
+
+
+def test_a_source_learns_online_from_what_search_logs():
+    levels = generate(jax.random.key(0), 4, 6, 6, 1)
+    world = Sokoban(UniformLevels(levels), GumbelMaxAction(5), 6, 6, 1, 3)
+    network = ConvDRAW(jax.random.key(0), num_layers=1, channels=4, latents=2)
+    source = LearnedOnline(world, network, optax.adam(1e-2))
+    policy = ConvLSTMPolicy(jax.random.key(1), 6, 6, channels=4, units=4)
+    search = PolicySearch(world, world, source, optax.adam(1e-3), num_episodes=8, learn=LearnedOnline.learn)
+    state = search.init(policy)
+    pairs = search.collect(jax.random.key(2), state)
+    lengths = jnp.full(8, 4, jnp.int32)
+    noise = jax.vmap(network.noise(6, 6).sample)(jax.random.split(jax.random.key(3), 8))
+    loss = eqx.filter_jit(lambda network: negative_elbo(network, pairs[0].initial, pairs[1], lengths, noise)[0])
+    before = loss(network)
+    for key in jax.random.split(jax.random.key(4), 30):
+        state, _ = search.step(key, state)
+    assert loss(state.source.network) < 0.8 * before  # four levels: half a bit a tile is learned at once
+    assert not eqx.tree_equal(state.source.network, network)

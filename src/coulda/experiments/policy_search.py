@@ -153,7 +153,7 @@ def make_search(
         environment,
         environment,
         source,
-        _adam(preset.learning_rate),
+        adam(preset.learning_rate),
         ExpertSchedule(expert, preset.beta, preset.time_constant),
         Regression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),  # pyright: ignore[reportArgumentType]
         preset.num_episodes,
@@ -163,7 +163,7 @@ def make_search(
 def impala(environment: Sokoban, preset: SearchPreset, seed: int) -> Impala:
     """The model-free way, on as many episodes an update."""
     work = episodes_of(environment, first_policy(preset, seed), batch=preset.num_episodes, seed=seed)
-    return Impala(InProcess(work), _adam(preset.learning_rate))
+    return Impala(InProcess(work), adam(preset.learning_rate))
 
 
 def first_policy(preset: SearchPreset, seed: int) -> ConvLSTMPolicy:
@@ -258,6 +258,6 @@ def _by_setting(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 @cache
-def _adam(rate: float) -> optax.GradientTransformation:
+def adam(rate: float) -> optax.GradientTransformation:
     """One object a rate, so that methods share their compiled programs."""
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from coulda.hindsight.conv_draw import ConvDRAW
@@ -34,6 +35,38 @@ class Learned(ScenarioSource):
         noise = self.network.noise(*episode.observation.shape[1:]).sample(other_key(key))
         level = self.network.sample(episode, history_length(episode, self.steps), noise)
         return eqx.tree_at(lambda s: s.initial, scenario, level)
+
+
+class LearnedOnline(Learned):
+    """A `Learned` source that goes on learning: `PolicySearch(learn=LearnedOnline.learn)` trains it on what it logs.
+
+    Args:
+        model: the SCM we believe in.
+        network: before it learns.
+        optimizer: of its parameters.
+    """
+
+    optimizer_state: Any
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
+
+    def __init__(self, model: POMDP, network: ConvDRAW, optimizer: optax.GradientTransformation):
+        super().__init__(model, network)
+        self.optimizer, self.optimizer_state = optimizer, optimizer.init(eqx.filter(network, eqx.is_inexact_array))
+
+    @staticmethod
+    def learn(key: Array, source: "LearnedOnline", u: Scenario, episodes: Episode) -> "LearnedOnline":
+        """One step of the ELBO on privileged pairs (u, h_t) `[N, ...]`, t drawn for each. Consumes `key`."""
+        key_length, key_noise = jax.random.split(key)
+        count, shape = u.initial.shape[0], u.initial.shape[1:]
+        lengths = random_lengths(key_length, count, source.model.horizon)
+        lengths = jax.vmap(history_length)(episodes, lengths)
+        noise = jax.vmap(source.network.noise(*shape).sample)(jax.random.split(key_noise, count))
+        loss = lambda network: negative_elbo(network, u.initial, episodes, lengths, noise)[0]
+        gradient: Any = eqx.filter_grad(loss)(source.network)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
+            updates, state = source.optimizer.update(gradient, source.optimizer_state)
+        network = eqx.apply_updates(source.network, updates)
+        return eqx.tree_at(lambda s: (s.network, s.optimizer_state), source, (network, state))
 
 
 class LearnedSeparately(ScenarioSource):
