@@ -20,7 +20,7 @@ BEGINNINGS = {
     "quick": Beginnings("7x7", PolicyRecipe(levels=60_000), ScenarioRecipe(levels=60_000)),
     "desktop": Beginnings(
         "8x8",
-        PolicyRecipe(layers=2, updates=3000, learning_rate=2e-3, levels=60_000),
+        PolicyRecipe(layers=2, updates=3000, learning_rate=3e-3, cloning_updates=400, levels=60_000),
         ScenarioRecipe(updates=3500, levels=60_000),
     ),
     "paper": Beginnings(
