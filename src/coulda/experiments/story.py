@@ -161,16 +161,17 @@ def _share_solved(log: StoredLog) -> float:
 
 
 def _table(comparison: Comparison) -> ScreenTable:
-    shown = ScreenTable(
-        "policy", "truth", *(name for name in next(iter(comparison.estimates.values())) if name != "on-policy")
-    )
-    for policy, methods in comparison.estimates.items():
-        values = [
-            "—" if e.value is None else f"{e.value:.2f} ({e.verdict})" for n, e in methods.items() if n != "on-policy"
-        ]
-        shown.add_row(policy, f"{comparison.truth[policy]:.2f}", *values)
+    """A row a method, a column a policy."""
+    policies = list(comparison.estimates)
+    shown = ScreenTable("method", *policies, title="expected return, and whether to believe it")
+    for method in next(iter(comparison.estimates.values())):
+        found = [comparison.estimates[policy][method] for policy in policies]
+        name = "truth" if method == "on-policy" else method
+        shown.add_row(name, *("—" if e.value is None else f"{e.value:.2f}  {_MARKS[e.verdict]}" for e in found))
     return shown
 
+
+_MARKS = {"trust": "[green]trust[/]", "caution": "[yellow]caution[/]", "do not trust": "[red]do not trust[/]"}
 
 SMOKE = StoryPreset(
     Beginnings(
