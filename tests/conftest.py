@@ -23,6 +23,18 @@ hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("coulda")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Forget compiled programs before the kernel's limit of memory maps (65,530 a process) is reached.
+
+    Every program of XLA:CPU has maps of its own, and where no more are to be had it ends in a segmentation fault.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real data that nobody here wrote; tests that need it skip where it is absent."""

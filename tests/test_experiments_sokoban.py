@@ -129,8 +129,9 @@ def test_a_stage_that_somebody_touched_is_refused(tmp_path):
     assert stages.result("numbers", {"n": 3}, {}, make)["numbers.json"] == b"[1, 2, 3]"
     (file,) = tmp_path.glob("numbers-*/numbers.json")
     file.write_bytes(b"[1, 2, 4]")
+    again = Stages(tmp_path, Console(quiet=True))
     with pytest.raises(ArtifactError, match=r"numbers\.json.*SHA-256.*or remove .*numbers-"):
-        stages.result("numbers", {"n": 3}, {}, make)
+        again.result("numbers", {"n": 3}, {}, make)
 
 
 def test_a_stage_that_fails_leaves_nothing_behind(tmp_path):

@@ -34,7 +34,8 @@ class Learned(ScenarioSource):
         scenario = fresh(key, self.model)
         noise = self.network.noise(*episode.observation.shape[1:]).sample(other_key(key))
         level = self.network.sample(episode, history_length(episode, self.steps), noise)
-        return eqx.tree_at(lambda s: s.initial, scenario, level)
+        # A log may keep the tiles as wider integers than the model does.
+        return eqx.tree_at(lambda s: s.initial, scenario, level.astype(scenario.initial.dtype))
 
 
 class LearnedOnline(Learned):

@@ -133,6 +133,7 @@ class Sokoban(POMDP):
     def observation_log_prob(self, observation: Array, state: Array) -> Array:
         """The log of p(o | s): each tile is seen, or masked, or impossible."""
         p = jnp.float32(self.mask_probability)
+        observation = observation.astype(state.dtype)  # logs keep categories as wider integers
         seen, blank = observation == state, observation == tiles.EMPTY
         hidden = jnp.where(blank, jnp.where(seen, 0.0, jnp.log(p)), jnp.where(seen, jnp.log1p(-p), -jnp.inf))
         return jnp.sum(jnp.where(self.in_window(state), jnp.where(seen, 0.0, -jnp.inf), hidden))
