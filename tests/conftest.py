@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
+collect_ignore = ["programs/rlax_vtrace.py"]  # needs rlax, which only made a fixture
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax"))

@@ -130,7 +130,8 @@ def read_artifact(path: Path, kind: Kind[Metadata]) -> Artifact[Metadata]:
 
 def verify_artifact(path: Path) -> None:
     """Check the manifest and every part of an artifact of any kind; raises `ArtifactError` at the first wrong one."""
-    Artifact(Path(path), None, _read_manifest(Path(path)).parts).verify()
+    path = Path(path)
+    Artifact(path, msgspec.Struct(), _read_manifest(path).parts).verify()
 
 
 def _read_manifest(path: Path) -> Manifest:

@@ -7,12 +7,11 @@ import json
 
 import jax.numpy as jnp
 import numpy as np
+import rlax
 
 
 def example(seed: int, steps: int, end: int, discount: float, decay: float, clip_rho: float) -> dict:
     """An episode of `steps` steps that is over after `end` of them: no reward, no value and no discount from there."""
-    import rlax
-
     rng = np.random.default_rng(seed)
     live = np.arange(steps) < end
     log_ratio, reward, value = (np.where(live, rng.normal(size=steps), 0).astype(np.float32) for _ in range(3))
