@@ -214,7 +214,7 @@ def test_ctrl_c_saves_and_exits_cleanly(tmp_path):
 
 SHARDED = """
 import jax
-from coulda.trainer import shard_batch
+from coulda.trainer import on_all_devices, shard_batch, sum_over_devices
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_disable_most_optimizations", True)
 import jax.numpy as jnp, numpy as np
@@ -235,6 +235,12 @@ assert "all-reduce" in compiled and "all-gather" not in compiled
 alone = jax.jit(jax.value_and_grad(lambda *args: loss(*args, lambda xs: xs)))(network, xs)
 close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 jax.tree.map(close, sharded(network, xs), alone)
+
+# Each device sums over its share, and the sums are added up once, after the scan.
+total = lambda network, xs: jax.grad(lambda n: 4 * loss(n, xs, lambda xs: xs) * xs.shape[0] / 4)(network)
+summed = jax.jit(lambda network, xs: sum_over_devices(total, network, xs))
+assert summed.lower(on_all_devices(network), xs).compile().as_text().count("all-reduce(") <= 2
+jax.tree.map(close, summed(network, xs), jax.tree.map(lambda g: 4 * g, alone[1]))
 
 # Inside shard_map, which keeps book of what varies over the mesh, the kernel's gradient is summed over the shares.
 mesh = jax.make_mesh((2,), ("batch",), (jax.sharding.AxisType.Auto,))

@@ -4,7 +4,7 @@
 """
 
 from coulda.trainer.checkpoints import Checkpoint, checkpoint_steps, load_checkpoint
-from coulda.trainer.devices import join_hosts, replicate, shard_batch, use_all_cores
+from coulda.trainer.devices import join_hosts, on_all_devices, replicate, shard_batch, sum_over_devices, use_all_cores
 from coulda.trainer.loop import NonFiniteError, Trained, TrainerConfig, train
 
 __all__ = [
@@ -15,8 +15,10 @@ __all__ = [
     "checkpoint_steps",
     "join_hosts",
     "load_checkpoint",
+    "on_all_devices",
     "replicate",
     "shard_batch",
+    "sum_over_devices",
     "train",
     "use_all_cores",
 ]

@@ -17,7 +17,7 @@ from jax import Array
 from coulda.evaluation.history import all_log_probs
 from coulda.planners.mixture import ExpertMixture
 from coulda.pomdp import POMDP, Planner, Policy, Scenario, Trajectory, rollout
-from coulda.trainer import shard_batch
+from coulda.trainer import on_all_devices, sum_over_devices
 
 Experts = Callable[[Scenario], Callable[[Array], Planner]]
 """Scenarios `[B, ...]` -> the planner of the i-th of them. Runs on the host, once a step: it may search."""
@@ -64,7 +64,8 @@ class Imitation(eqx.Module):
 
     def init(self, policy: Policy) -> ImitationState:
         """The state before the first step."""
-        return ImitationState(policy, self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array)), jnp.int32(0))
+        optimizer_state = self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
+        return on_all_devices(ImitationState(policy, optimizer_state, jnp.int32(0)))
 
     def step(self, key: Array, state: ImitationState) -> tuple[ImitationState, ImitationInfo]:
         """Draw scenarios, ask the expert for its tables, act, and learn. Consumes `key`."""
@@ -73,29 +74,44 @@ class Imitation(eqx.Module):
 
     @eqx.filter_jit
     def _improve(self, state: ImitationState, scenarios: Scenario, expert: Any) -> tuple[ImitationState, ImitationInfo]:
-        scenarios = shard_batch(scenarios)
         beta = jnp.clip(1 - state.updates / self.cloning_updates, 0.0, 1.0).astype(jnp.float32)
-        numbers = jnp.arange(self.batch)
-
-        def act(number: Array, scenario: Scenario) -> tuple[Trajectory, Array]:
-            planner = expert(number)
-            trajectory = rollout(self.environment, ExpertMixture(planner, state.policy, beta), scenario)
-            return trajectory, _advice(planner, trajectory)
-
-        trajectories, advice = jax.vmap(act)(numbers, scenarios)
-        (loss, agreement), gradient = eqx.filter_value_and_grad(imitation_loss, has_aux=True)(
-            state.policy, trajectories, advice
-        )
+        batch = jnp.arange(self.batch), scenarios
+        gradient, sums = sum_over_devices(self._gradient, (state.policy, expert, beta), batch)
+        advised = jnp.maximum(sums["advised"], 1.0)
+        gradient = jax.tree.map(lambda total: total / advised, gradient)
         with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
             updates, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
         info = ImitationInfo(
-            loss=loss,
-            agreement=agreement,
-            episode_return=jnp.mean(trajectories.episode_return),
-            answered=jnp.sum(advice.any(-1)) / jnp.maximum(jnp.sum(trajectories.episode.live), 1),
+            loss=sums["loss"] / advised,
+            agreement=sums["agreement"] / advised,
+            episode_return=sums["return"] / self.batch,
+            answered=sums["advised"] / jnp.maximum(sums["live"], 1.0),
             gradient_norm=optax.tree.norm(gradient),
         )
         return ImitationState(eqx.apply_updates(state.policy, updates), optimizer_state, state.updates + 1), info
+
+    def _gradient(self, shared: Any, batch: Any) -> tuple[Any, dict[str, Array]]:
+        """Act in some scenarios, `[b]`; the gradient of the summed losses of all advised steps, and sums to tell."""
+        (policy, expert, beta), (numbers, scenarios) = shared, batch
+
+        def act(number: Array, scenario: Scenario) -> tuple[Trajectory, Array]:
+            planner = expert(number)
+            trajectory = rollout(self.environment, ExpertMixture(planner, policy, beta), scenario)
+            return trajectory, _advice(planner, trajectory)
+
+        trajectories, advice = jax.vmap(act)(numbers, scenarios)
+        advised = jnp.sum(advice.any(-1)).astype(jnp.float32)
+        count = jnp.maximum(advised, 1.0)
+        loss = eqx.filter_value_and_grad(imitation_loss, has_aux=True)
+        (mean_loss, agreement), gradient = loss(policy, trajectories, advice)
+        sums = {
+            "advised": advised,
+            "loss": mean_loss * count,
+            "agreement": agreement * count,
+            "return": jnp.sum(trajectories.episode_return),
+            "live": jnp.sum(trajectories.episode.live).astype(jnp.float32),
+        }
+        return jax.tree.map(lambda mean: mean * count, gradient), sums
 
 
 def imitation_loss(policy: Policy, trajectories: Trajectory, advice: Array) -> tuple[Array, Array]:

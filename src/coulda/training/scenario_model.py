@@ -13,7 +13,7 @@ from coulda.hindsight.learned import negative_elbo, random_lengths
 from coulda.hindsight.source import history_length
 from coulda.planners.mixture import ExpertMixture
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, rollout
-from coulda.trainer import shard_batch
+from coulda.trainer import on_all_devices, sum_over_devices
 from coulda.training.imitation import Experts, draw
 
 SHARES = (0.0, 0.5, 1.0)
@@ -50,7 +50,7 @@ class ScenarioTraining(eqx.Module):
 
     def init(self, network: ConvDRAW) -> ScenarioState:
         """The state before the first step."""
-        return ScenarioState(network, self.optimizer.init(eqx.filter(network, eqx.is_inexact_array)))
+        return on_all_devices(ScenarioState(network, self.optimizer.init(eqx.filter(network, eqx.is_inexact_array))))
 
     def step(self, key: Array, state: ScenarioState) -> tuple[ScenarioState, dict[str, Array]]:
         """Log a batch, and climb its ELBO. Consumes `key`."""
@@ -64,19 +64,25 @@ class ScenarioTraining(eqx.Module):
         self, key: Array, state: ScenarioState, scenarios: Scenario, expert: Any
     ) -> tuple[ScenarioState, dict[str, Array]]:
         key_length, key_noise = jax.random.split(key)
-        numbers, scenarios = shard_batch((jnp.arange(self.batch), scenarios))
-        act = lambda number, u: rollout(self.environment, self._actor(number, expert), u).episode
-        episodes: Episode = jax.vmap(act)(numbers, scenarios)
-        lengths = self._lengths(key_length)
-        lengths = jax.vmap(history_length)(episodes, lengths)
-        shape = scenarios.initial.shape[1:]
+        lengths, shape = self._lengths(key_length), scenarios.initial.shape[1:]
         noise = jax.vmap(state.network.noise(*shape).sample)(jax.random.split(key_noise, self.batch))
-        loss = eqx.filter_value_and_grad(negative_elbo, has_aux=True)
-        (_, info), gradient = loss(state.network, scenarios.initial, episodes, lengths, noise)
+        batch = jnp.arange(self.batch), scenarios, lengths, noise
+        gradient, info = sum_over_devices(self._gradient, (state.network, expert), batch)
+        gradient, info = jax.tree.map(lambda total: total / self.batch, (gradient, info))
         with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
             updates, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
         info |= {"gradient_norm": optax.tree.norm(gradient)}
         return ScenarioState(eqx.apply_updates(state.network, updates), optimizer_state), info
+
+    def _gradient(self, shared: Any, batch: Any) -> tuple[Any, dict[str, Array]]:
+        """Log some episodes, `[b]`; the gradient of the sum of their losses, and the sums of what they tell."""
+        (network, expert), (numbers, scenarios, lengths, noise) = shared, batch
+        act = lambda number, u: rollout(self.environment, self._actor(number, expert), u).episode
+        episodes: Episode = jax.vmap(act)(numbers, scenarios)
+        lengths = jax.vmap(history_length)(episodes, lengths)
+        loss = eqx.filter_value_and_grad(negative_elbo, has_aux=True)
+        (_, info), gradient = loss(network, scenarios.initial, episodes, lengths, noise)
+        return jax.tree.map(lambda mean: mean * numbers.size, (gradient, info))
 
     def _actor(self, number: Array, expert: Any) -> Actor:
         if expert is None:
