@@ -21,7 +21,7 @@ from benchmarks.networks import fastest
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import negative_elbo
 from coulda.pomdp import Episode
-from coulda.trainer import shard_batch, use_all_cores
+from coulda.trainer import sum_over_devices, use_all_cores
 
 GRID, TILES, ACTIONS, STEPS = 10, 7, 5, 50
 ARCHITECTURE = {"num_layers": 8, "channels": 32, "latents": 8}
@@ -55,7 +55,8 @@ def measure() -> dict[str, Any]:
         inputs = _pairs(jax.random.key(1), batch, network)
 
         def gradient(network, inputs):
-            return eqx.filter_grad(lambda network: negative_elbo(network, *shard_batch(inputs))[0])(network)
+            share = lambda network, inputs: eqx.filter_grad(lambda n: negative_elbo(n, *inputs)[0])(network)
+            return sum_over_devices(share, network, inputs)
 
         start = time.perf_counter()
         compiled = jax.jit(gradient).lower(network, inputs).compile()

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from benchmarks.harness import ROOT, run_peer
 from coulda.policies.conv_lstm import paper_policy
-from coulda.trainer import shard_batch, use_all_cores
+from coulda.trainer import shard_batch, sum_over_devices, use_all_cores
 
 GRID, TILES, ACTIONS = 10, 7, 5
 ARCHITECTURE = {"layers": 3, "channels": 32, "kernel": 3, "ticks": 2, "units": 256}
@@ -61,7 +61,8 @@ def measure() -> dict[str, Any]:
         return jax.lax.scan(step, policy.initial_carry(), observations)[1]
 
     forward = lambda policy, observations: jax.vmap(unroll, (None, 0))(policy, shard_batch(observations))
-    backward = jax.grad(lambda policy, observations: jnp.mean(forward(policy, observations) ** 2))
+    loss = lambda policy, observations: jnp.mean(jax.vmap(unroll, (None, 0))(policy, observations) ** 2)
+    backward = lambda policy, observations: sum_over_devices(jax.grad(loss), policy, observations)
     times, compiling = {}, {}
     for name, function in {"forward": forward, "backward": backward}.items():
         start = time.perf_counter()
