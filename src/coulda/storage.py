@@ -11,11 +11,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import msgspec
@@ -25,6 +26,7 @@ import safetensors.numpy
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+_WEIGHTS = "weights.safetensors"
 _PART_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 
 Metadata = TypeVar("Metadata", bound=msgspec.Struct)
@@ -178,6 +180,18 @@ def load_tree(data: bytes, template: Any) -> Any:
         )
     loaded = iter([_from_numpy(name, saved[name], leaf) for name, leaf in expected.items()])
     return jax.tree.map(lambda leaf: next(loaded) if _is_array(leaf) else leaf, template)
+
+
+def save_network(path: Path, kind: Kind[Metadata], network: Any, architecture: Metadata) -> None:
+    """Commit the weights of a network as an artifact, with the architecture that it takes to read them."""
+    write_artifact(path, kind, [(_WEIGHTS, save_tree(network))], architecture)
+
+
+def load_network(path: Path, kind: Kind[Metadata], make: Callable[..., Any]) -> Any:
+    """The network that `save_network` wrote, in the structure of `make(key, **architecture)`."""
+    artifact = read_artifact(path, kind)
+    template = eqx.filter_eval_shape(make, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
+    return load_tree(artifact.read(_WEIGHTS), template)
 
 
 def _refusal(

@@ -70,6 +70,8 @@ class SearchPreset:
 
     beginnings: Beginnings = field(default_factory=lambda: Beginnings(scenarios=ScenarioRecipe(expert=True)))
     settings: tuple[Setting, ...] = FIGURE
+    name: str = "search"
+    """Of the files that it writes."""
     seeds: int = 3
     updates: int = 700
     evaluate_every: int = 100
@@ -92,7 +94,7 @@ class SearchPreset:
 def reproduce(
     folder: Path, preset: SearchPreset, progress: bool = True, console: Console | None = None
 ) -> dict[str, Any]:
-    """All stages; `search.json` and `search.svg` are written after each curve, from what is there by then."""
+    """All stages; JSON and figure, named as the preset, are written after each curve from what is there by then."""
     stages = Stages(folder / "stages", console or Console(stderr=True))
     pipeline = Pipeline(stages, preset.beginnings, progress)
     pipeline.check_levels()
@@ -107,8 +109,8 @@ def reproduce(
 def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]], seconds: dict[str, float]) -> None:
     """JSON and the figure."""
     summary = {"preset": asdict(preset), "final": summarize(runs), "runs": runs, "seconds": seconds}
-    (folder / "search.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
-    (folder / "search.svg").write_text(draw(runs))
+    (folder / f"{preset.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+    (folder / f"{preset.name}.svg").write_text(draw(runs))
 
 
 def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: in
         inputs["model"], _ = pipeline.scenario_model()
     if setting.expert == "policy":
         inputs["expert"], _ = pipeline.policy()
-    settings = {k: v for k, v in asdict(preset).items() if k not in ("beginnings", "settings", "seeds")}
+    settings = {k: v for k, v in asdict(preset).items() if k not in ("beginnings", "settings", "seeds", "name")}
     settings |= {"setting": asdict(setting), "seed": seed}
 
     def make(path: Path) -> None:

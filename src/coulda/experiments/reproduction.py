@@ -103,7 +103,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
 def planners(begin: Beginnings, preset: str) -> Reproduction:
     """CF-GPS with three experts on one budget."""
     found = search(begin, preset).preset
-    made = replace(found, settings=PLANNERS)
+    made = replace(found, settings=PLANNERS, name="planners")
     return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
 
 

@@ -19,7 +19,7 @@ from jax import Array
 from coulda.networks import ConvLSTM, Convolution
 from coulda.noise import Gumbel, Independent, Normal
 from coulda.pomdp import Episode
-from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+from coulda.storage import Kind, load_network, save_network
 
 
 class ScenarioArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +39,6 @@ class ScenarioArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 _KIND = Kind("scenario-model", 1, ScenarioArchitecture)
-_WEIGHTS = "weights.safetensors"
 
 
 class Layer(eqx.Module):
@@ -209,11 +208,9 @@ class ConvDRAW(eqx.Module):
 
 def save_scenario_model(path: Path, network: ConvDRAW) -> None:
     """Commit a network as an artifact at `path`, which must not exist yet."""
-    write_artifact(path, _KIND, [(_WEIGHTS, save_tree(network))], network.architecture)
+    save_network(path, _KIND, network, network.architecture)
 
 
 def load_scenario_model(path: Path) -> ConvDRAW:
     """The network that `save_scenario_model` wrote; anything else raises `coulda.storage.ArtifactError`."""
-    artifact = read_artifact(path, _KIND)
-    template = eqx.filter_eval_shape(ConvDRAW, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
-    return load_tree(artifact.read(_WEIGHTS), template)
+    return load_network(path, _KIND, ConvDRAW)

@@ -12,7 +12,7 @@ from coulda.networks import ConvLSTM, Dense
 from coulda.networks.conv_lstm import Carry
 from coulda.noise import Categorical
 from coulda.policies.actor_critic import ActorCritic
-from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+from coulda.storage import Kind, load_network, save_network
 
 
 class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +32,6 @@ class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 _KIND = Kind("policy", 1, PolicyArchitecture)
-_WEIGHTS = "weights.safetensors"
 
 
 class ConvLSTMPolicy(ActorCritic):
@@ -79,11 +78,9 @@ def paper_policy(key: Array, height: int = 10, width: int = 10) -> ConvLSTMPolic
 
 def save_policy(path: Path, policy: ConvLSTMPolicy) -> None:
     """Commit a policy as an artifact at `path`, which must not exist yet."""
-    write_artifact(path, _KIND, [(_WEIGHTS, save_tree(policy))], policy.architecture)
+    save_network(path, _KIND, policy, policy.architecture)
 
 
 def load_policy(path: Path) -> ConvLSTMPolicy:
     """The policy that `save_policy` wrote; anything else raises `coulda.storage.ArtifactError`."""
-    artifact = read_artifact(path, _KIND)
-    template = eqx.filter_eval_shape(ConvLSTMPolicy, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
-    return load_tree(artifact.read(_WEIGHTS), template)
+    return load_network(path, _KIND, ConvLSTMPolicy)
