@@ -8,8 +8,9 @@ A distribution of your own is a subclass of `NoiseDistribution` with `sample`, a
 """
 
 import abc
+import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -55,6 +56,14 @@ def has(distribution: NoiseDistribution, method: str) -> bool:
     return getattr(type(distribution), method) is not getattr(NoiseDistribution, method)
 
 
+def drawn(draw: Callable[[Array, tuple[int, ...]], Array], key: Array, shape: tuple[int, ...]) -> Array:
+    """`draw(key, shape)`, the same numbers, drawn as one row. Consumes `key`.
+
+    XLA:CPU compiles the index arithmetic of a grid of draws up to ten times longer, and runs it half as fast.
+    """
+    return draw(key, (math.prod(shape),)).reshape(shape)
+
+
 class Uniform(NoiseDistribution):
     """Uniform on [low, high), elementwise over `shape`."""
 
@@ -67,7 +76,8 @@ class Uniform(NoiseDistribution):
 
     def sample(self, key: Array) -> Array:
         """Draw `[shape]`."""
-        return jax.random.uniform(key, self.shape, minval=self.low, maxval=self.high)
+        low, high = (jnp.broadcast_to(end, self.shape).reshape(-1) for end in (self.low, self.high))
+        return drawn(lambda key, shape: jax.random.uniform(key, shape, minval=low, maxval=high), key, self.shape)
 
     def log_prob(self, value: Array) -> Array:
         """-log(high - low) inside the interval, -inf outside."""
@@ -95,7 +105,7 @@ class Normal(NoiseDistribution):
 
     def sample(self, key: Array) -> Array:
         """Draw `[shape]`."""
-        return self.from_normal(jax.random.normal(key, self.shape))
+        return self.from_normal(drawn(jax.random.normal, key, self.shape))
 
     def log_prob(self, value: Array) -> Array:
         """Sum of elementwise Gaussian log-densities."""
@@ -113,7 +123,7 @@ class Gumbel(NoiseDistribution):
 
     def sample(self, key: Array) -> Array:
         """Draw `[shape]`."""
-        return jax.random.gumbel(key, self.shape)
+        return drawn(jax.random.gumbel, key, self.shape)
 
     def log_prob(self, value: Array) -> Array:
         """Sum of elementwise Gumbel log-densities."""
@@ -175,7 +185,8 @@ class Bernoulli(NoiseDistribution):
 
     def sample(self, key: Array) -> Array:
         """Draw `[shape]` booleans."""
-        return jax.random.bernoulli(key, self.probability, self.shape)
+        probability = jnp.broadcast_to(self.probability, self.shape).reshape(-1)
+        return drawn(lambda key, shape: jax.random.bernoulli(key, probability, shape), key, self.shape)
 
     def log_prob(self, value: Array) -> Array:
         """Sum of elementwise log-probabilities."""

@@ -20,13 +20,12 @@ from jax import Array
 
 from coulda.evaluation.scenarios import on_policy
 from coulda.executors import Executor, InProcess, Work, WorkSpec
-from coulda.experiments.presets import draw_levels, find_size, sokoban
+from coulda.experiments.presets import draw_levels, find_size, sokoban, sokoban_policy
 from coulda.experiments.sokoban_models import HeldOut, falling
 from coulda.experiments.worlds import find_world
 from coulda.extras import require
 from coulda.policies import Recurrent
 from coulda.policies.actor_critic import ActorCritic
-from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import POMDP
 from coulda.trainer import Trained, TrainerConfig, train
 from coulda.trainer.logs import LOG, read_log
@@ -42,10 +41,12 @@ class ImpalaRecipe:
     preset: str = "7x7"
     """Of sokoban: 7x7, 8x8 or 10x10, the paper's."""
     layers: int = 1
-    """Of sokoban's network, as are the next three (paper: 3, 32, 2)."""
+    """Of sokoban's network, as are the next four (paper: 3, 32, 2)."""
     channels: int = 16
     ticks: int = 1
     units: int = 128
+    focus: bool = True
+    """Whether its heads look at the agent's cell and at the mean of all, in the place of every cell (paper: no)."""
     width: int = 32
     """Units of the recurrent policy in other worlds."""
     updates: int = 20_000
@@ -68,9 +69,9 @@ class ImpalaRecipe:
     """Of everything that is drawn."""
 
     @property
-    def network(self) -> dict[str, int]:
-        """Sizes of sokoban's network."""
-        return {name: getattr(self, name) for name in ("layers", "channels", "ticks", "units")}
+    def network(self) -> dict[str, Any]:
+        """Options of sokoban's network."""
+        return {name: getattr(self, name) for name in ("focus", "layers", "channels", "ticks", "units")}
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
@@ -98,8 +99,7 @@ class ImpalaRecipe:
         """π^0: a conv-LSTM for sokoban, a small recurrent network for all else."""
         key, _ = jax.random.split(jax.random.key(self.seed))
         if self.environment == "sokoban":
-            side = find_size(self.preset).size
-            return ConvLSTMPolicy(key, side, side, **self.network)
+            return sokoban_policy(key, find_size(self.preset), **self.network)
         environment = find_world(self.environment).environment
         spaces: Any = environment.observation_space, environment.action_space
         if not hasattr(environment.action_space, "n"):
@@ -117,7 +117,7 @@ class ImpalaRecipe:
 RECIPES = {
     "7x7": ImpalaRecipe(),
     "8x8": ImpalaRecipe(preset="8x8"),
-    "10x10": ImpalaRecipe(preset="10x10", layers=3, channels=32, ticks=2, units=256, updates=1_000_000),
+    "10x10": ImpalaRecipe(preset="10x10", layers=3, channels=32, ticks=2, units=256, focus=False, updates=1_000_000),
 }
 """Of sokoban, by preset."""
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from coulda.environments.sokoban import Sokoban
 from coulda.executors import InProcess
 from coulda.experiments.pipeline import Beginnings, Pipeline
+from coulda.experiments.presets import sokoban_policy
 from coulda.experiments.relatives import mean_interval
 from coulda.experiments.sokoban_models import HeldOut, ScenarioRecipe, solvers
 from coulda.experiments.stages import Stages, read_result, work_folder, write_result
@@ -89,6 +90,8 @@ class SearchPreset:
     learning_rate: float = 2e-3
     layers: int = 1
     channels: int = 16
+    focus: bool = True
+    """As in `PolicyRecipe`."""
 
 
 def reproduce(
@@ -170,8 +173,8 @@ def impala(environment: Sokoban, preset: SearchPreset, seed: int) -> Impala:
 
 def first_policy(preset: SearchPreset, seed: int) -> ConvLSTMPolicy:
     """π^0."""
-    side = preset.beginnings.size.size
-    return ConvLSTMPolicy(jax.random.key(seed), side, side, layers=preset.layers, channels=preset.channels)
+    options = {name: getattr(preset, name) for name in ("focus", "layers", "channels")}
+    return sokoban_policy(jax.random.key(seed), preset.beginnings.size, **options)
 
 
 def learn(training: Any, truth: Sokoban, preset: SearchPreset, seed: int, folder: Path, progress: bool) -> None:

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from coulda.environments.sokoban import Sokoban, UniformLevels, generate
+from coulda.environments.sokoban import Sokoban, UniformLevels, generate, tiles
+from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import GumbelMaxAction
 
 
@@ -61,6 +62,12 @@ def sokoban(levels: np.ndarray, size: SokobanSize) -> Sokoban:
         horizon=size.horizon,
         mask_probability=size.mask,
     )
+
+
+def sokoban_policy(key: Array, size: SokobanSize, *, focus: bool, **options: int) -> ConvLSTMPolicy:
+    """A policy before it learns; with `focus` its heads look at the agent's cell and at the mean of all."""
+    looks_at = (tiles.AGENT, tiles.AGENT_ON_TARGET) if focus else ()
+    return ConvLSTMPolicy(key, size.size, size.size, focus=looks_at, **options)
 
 
 def draw_levels(key: Array, size: SokobanSize, pool: str, n: int) -> np.ndarray:

@@ -17,15 +17,17 @@ _SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, ba
 
 BEGINNINGS = {
     "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
-    "quick": Beginnings("7x7", PolicyRecipe(levels=60_000), ScenarioRecipe(levels=60_000)),
+    "quick": Beginnings(
+        "7x7", PolicyRecipe(updates=1200, learning_rate=8e-3, levels=60_000), ScenarioRecipe(levels=60_000)
+    ),
     "desktop": Beginnings(
         "8x8",
-        PolicyRecipe(layers=2, updates=3000, learning_rate=3e-3, cloning_updates=400, levels=60_000),
+        PolicyRecipe(updates=4000, learning_rate=8e-3, levels=60_000),
         ScenarioRecipe(updates=3500, levels=60_000),
     ),
     "paper": Beginnings(
         "10x10",
-        PolicyRecipe(layers=3, channels=32, ticks=2, units=256, updates=200_000, batch=64, learning_rate=1e-3),
+        PolicyRecipe(3, 32, 2, 256, focus=False, updates=200_000, batch=64, learning_rate=1e-3),
         ScenarioRecipe(8, 32, updates=1_000_000, batch=4, learning_rate=3e-4, levels=1_000_000),
         logged=100_000,
         truth=100_000,
@@ -92,6 +94,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
             "evaluate_every": 1000,
             "layers": 3,
             "channels": 32,
+            "focus": False,
             "time_constant": 1e5,
             "num_resampled": 160,
         },

@@ -17,7 +17,7 @@ from jax import Array
 
 from coulda.environments.sokoban import Sokoban, count_defects, solve
 from coulda.environments.sokoban.solver import SOLVED
-from coulda.experiments.presets import SokobanSize, draw_levels, sokoban
+from coulda.experiments.presets import SokobanSize, draw_levels, sokoban, sokoban_policy
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import Learned
 from coulda.hindsight.source import history_length
@@ -38,6 +38,8 @@ class PolicyRecipe:
     channels: int = 16
     ticks: int = 1
     units: int = 128
+    focus: bool = True
+    """Whether the heads look at the agent's cell and at the mean of all, in the place of every cell (paper: no)."""
     updates: int = 2400
     batch: int = 32
     """Episodes an update."""
@@ -132,8 +134,8 @@ def solvers(size: SokobanSize) -> Any:
 
 def policy_of(key: Array, size: SokobanSize, recipe: PolicyRecipe) -> ConvLSTMPolicy:
     """The policy before it learns."""
-    options = {name: getattr(recipe, name) for name in ("layers", "channels", "ticks", "units")}
-    return ConvLSTMPolicy(key, size.size, size.size, **options)
+    options = {name: getattr(recipe, name) for name in ("focus", "layers", "channels", "ticks", "units")}
+    return sokoban_policy(key, size, **options)
 
 
 def imitation(environment: Sokoban, size: SokobanSize, recipe: PolicyRecipe) -> Imitation:

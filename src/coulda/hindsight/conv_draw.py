@@ -115,7 +115,9 @@ class ConvDRAW(eqx.Module):
         # A step of the history: the tiles, the action that follows, the reward that it brought, and "there is one".
         self.reader = ConvLSTM(key_reader, a.num_tiles + a.num_actions + 2, channels=a.channels)
         keys = jax.random.split(key_layers, 1 if a.shared else a.num_layers)
-        self.layers = eqx.filter_vmap(lambda k: Layer(k, a.channels, a.latents, a.num_tiles))(keys)
+        # Drawn one by one: under vmap XLA:CPU compiles each kernel's draw for seconds.
+        layers = [Layer(k, a.channels, a.latents, a.num_tiles) for k in keys]
+        self.layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
     def noise(self, height: int, width: int) -> Independent:
         """What `sample` and `elbo` are given: the noise of the latents, and of the tiles."""

@@ -1,6 +1,7 @@
 """The paper's policy: a convolutional LSTM over grids of categories, with a softmax and a value head."""
 
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,6 +30,10 @@ class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Passes through all layers an observation."""
     units: int = 128
     """Of the dense layer before the heads."""
+    focus: tuple[int, ...] = ()
+    """Categories of tiles, such as the agent's: the heads see the memory in their cells, and the mean over all cells
+    beside it, so that what is learned in one place holds in all. Without any they see every cell where it lies, as in
+    the paper."""
 
 
 _KIND = Kind("policy", 1, PolicyArchitecture)
@@ -47,7 +52,7 @@ class ConvLSTMPolicy(ActorCritic):
     """Action logits, then the value."""
     architecture: PolicyArchitecture = eqx.field(static=True)
 
-    def __init__(self, key: Array, height: int, width: int, **options: int):
+    def __init__(self, key: Array, height: int, width: int, **options: Any):
         """`options` are those of `PolicyArchitecture`."""
         self.architecture = a = PolicyArchitecture(height, width, **options)
         if min(a.height, a.width) < 3:
@@ -56,7 +61,8 @@ class ConvLSTMPolicy(ActorCritic):
         self.memory = ConvLSTM(
             key_memory, a.num_tiles, layers=a.layers, channels=a.channels, kernel=a.kernel, ticks=a.ticks
         )
-        self.hidden = Dense(key_hidden, (a.height - 2) * (a.width - 2) * a.channels, a.units, scale=2**0.5)
+        cells = 2 if a.focus else (a.height - 2) * (a.width - 2)
+        self.hidden = Dense(key_hidden, cells * a.channels, a.units, scale=2**0.5)
         self.heads = Dense(key_heads, a.units, a.num_actions + 1, scale=0.1)
 
     def initial_carry(self) -> Carry:
@@ -65,10 +71,17 @@ class ConvLSTMPolicy(ActorCritic):
 
     def with_value(self, carry: Carry, observation: Array) -> tuple[Carry, Categorical, Array]:
         """The network's answer."""
-        tiles = jax.nn.one_hot(observation[1:-1, 1:-1], self.architecture.num_tiles)
-        carry, top = self.memory(carry, tiles)
-        outputs = self.heads(jax.nn.relu(self.hidden(jnp.ravel(top))))
+        tiles = observation[1:-1, 1:-1]
+        carry, top = self.memory(carry, jax.nn.one_hot(tiles, self.architecture.num_tiles))
+        outputs = self.heads(jax.nn.relu(self.hidden(self._read(tiles, top))))
         return carry, Categorical(logits=outputs[:-1]), outputs[-1]
+
+    def _read(self, tiles: Array, top: Array) -> Array:
+        """What the heads see of the memory `top [height, width, channels]`."""
+        if not self.architecture.focus:
+            return jnp.ravel(top)
+        focus = jnp.isin(tiles, jnp.asarray(self.architecture.focus, tiles.dtype)).astype(top.dtype)
+        return jnp.concatenate([jnp.einsum("hw,hwc->c", focus, top), jnp.mean(top, (0, 1))])
 
 
 def paper_policy(key: Array, height: int = 10, width: int = 10) -> ConvLSTMPolicy:

@@ -13,7 +13,7 @@ from jax import Array
 
 from coulda.environments.counter_hash import GAMMA, scramble
 from coulda.environments.sokoban import tiles
-from coulda.noise import NoiseDistribution
+from coulda.noise import NoiseDistribution, drawn
 from coulda.pomdp import LazyNoise
 
 
@@ -60,7 +60,7 @@ class Bits(NoiseDistribution):
 
     def sample(self, key: Array) -> Array:
         """Draw `uint32[shape]`."""
-        return jax.random.bits(key, self.shape, jnp.uint32)
+        return drawn(jax.random.bits, key, self.shape)
 
     def log_prob(self, value: Array) -> Array:
         """-32 log 2 for each number."""
