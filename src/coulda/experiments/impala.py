@@ -54,11 +54,11 @@ class ImpalaRecipe:
     batch: int = 32
     """Episodes an update."""
     learning_rate: float = 4e-3
-    """Of Adam, constant for the first half and then falling to 0 along a cosine. After 500 updates at 8x8, one seed
-    each, the return in training was .36 with 4e-3 and .23 with 2e-3 (γ and λ as below, entropy weight .01)."""
+    """Of Adam, constant for the first half and then falling to 0 along a cosine."""
     entropy_weight: float = 0.02
     discount: float = 0.9
-    """γ: credit for a push goes to the moves just before it."""
+    """γ: credit for a push goes to the moves just before it. After 300 updates at 8x8, one seed each, the return in
+    training was 1.1 with γ = λ = .9, and .66 with .97 and .95."""
     decay: float = 0.9
     """λ of the traces."""
     max_staleness: int = 0
@@ -116,7 +116,7 @@ class ImpalaRecipe:
 
 RECIPES = {
     "7x7": ImpalaRecipe(),
-    "8x8": ImpalaRecipe(preset="8x8"),
+    "8x8": ImpalaRecipe(preset="8x8", updates=28_000),
     "10x10": ImpalaRecipe(preset="10x10", layers=3, channels=32, ticks=2, units=256, focus=False, updates=1_000_000),
 }
 """Of sokoban, by preset."""
