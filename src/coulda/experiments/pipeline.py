@@ -52,10 +52,12 @@ class Pipeline:
         stages: where they are kept.
         sizes: of everything.
         progress: whether training shows its own.
+        evaluation_levels: held-out levels that measure networks as they are trained; 0 measures nothing.
     """
 
-    def __init__(self, stages: Stages, sizes: Beginnings, progress: bool = True):
+    def __init__(self, stages: Stages, sizes: Beginnings, progress: bool = True, evaluation_levels: int = 1000):
         self.stages, self.sizes, self.progress = stages, sizes, progress
+        self.evaluation_levels = evaluation_levels
 
     def levels(self, pool: str) -> Path:
         """The levels of one pool."""
@@ -127,7 +129,7 @@ class Pipeline:
         return jax.random.fold_in(jax.random.key(self.sizes.seed), np.uint32(sum(map(ord, use)) + 1000))
 
     def _running(self, path: Path) -> Running:
-        return Running(folder=work_folder(path), progress=self.progress)
+        return Running(work_folder(path), progress=self.progress, evaluation_levels=self.evaluation_levels)
 
     def _finish(self, path: Path, status: str) -> None:
         if status == "interrupted":

@@ -104,7 +104,8 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
 
 def noisy(policy: Policy, noise: tuple[float, ...]) -> dict[str, Policy]:
     """π_0, π_1, …: the policy with each share of noise."""
-    return {f"π{i}": Noisy(policy, share) if share else policy for i, share in enumerate(noise)}
+    # Also where there is no noise: then all of them share their compiled programs.
+    return {f"π{i}": Noisy(policy, share) for i, share in enumerate(noise)}
 
 
 def malformed(num_boxes: int) -> Any:

@@ -87,7 +87,7 @@ class SearchPreset:
     """The expert's share in the planner at first."""
     time_constant: float = 5000.0
     """Of its decay, in episodes (paper: 10^5)."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 5e-3
     layers: int = 1
     channels: int = 16
     focus: bool = True

@@ -9,7 +9,7 @@ from coulda.experiments import mismatch, policy_evaluation, policy_search
 from coulda.experiments.mismatch import MismatchPreset
 from coulda.experiments.pipeline import Beginnings
 from coulda.experiments.policy_evaluation import EvaluationPreset
-from coulda.experiments.policy_search import PLANNERS, SearchPreset, Setting
+from coulda.experiments.policy_search import FIGURE, PLANNERS, SearchPreset, Setting
 from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
 
 _SMALL_POLICY = PolicyRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
@@ -17,13 +17,11 @@ _SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, ba
 
 BEGINNINGS = {
     "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
-    "quick": Beginnings(
-        "7x7", PolicyRecipe(updates=1200, learning_rate=8e-3, levels=60_000), ScenarioRecipe(levels=60_000)
-    ),
+    "quick": Beginnings("7x7", PolicyRecipe(updates=1200, levels=60_000), ScenarioRecipe(updates=1000, levels=60_000)),
     "desktop": Beginnings(
         "8x8",
-        PolicyRecipe(updates=4000, learning_rate=8e-3, levels=60_000),
-        ScenarioRecipe(updates=3500, levels=60_000),
+        PolicyRecipe(updates=4000, levels=60_000),
+        ScenarioRecipe(updates=2500, levels=60_000, expert=True),
     ),
     "paper": Beginnings(
         "10x10",
@@ -36,10 +34,10 @@ BEGINNINGS = {
 """Levels, policy, scenario model and log. "paper" has the networks, batch and rate of the appendices."""
 
 WORLDS: dict[str, dict[str, Any]] = {
-    "7x7": {"policy": BEGINNINGS["quick"].policy, "scenarios": BEGINNINGS["quick"].scenarios},
+    "7x7": {"policy": PolicyRecipe(levels=60_000), "scenarios": ScenarioRecipe(levels=60_000, expert=True)},
     "10x10": {
-        "policy": PolicyRecipe(layers=2, updates=4500, learning_rate=3e-3, cloning_updates=200, levels=60_000),
-        "scenarios": ScenarioRecipe(updates=3000, levels=60_000),
+        "policy": PolicyRecipe(updates=6000, levels=60_000),
+        "scenarios": ScenarioRecipe(updates=2000, levels=60_000),
         "logged": 4000,
         "truth": 8000,
     },
@@ -75,6 +73,7 @@ def evaluation(begin: Beginnings, preset: str) -> Reproduction:
 def search(begin: Beginnings, preset: str) -> Reproduction:
     """Figure 3, right."""
     begin = replace(begin, scenarios=replace(begin.scenarios, expert=True))
+    usual = (*(Setting(method) for method in policy_search.METHODS), Setting("IMPALA"))
     sizes: dict[str, dict[str, Any]] = {
         "smoke": {
             "settings": (Setting("CF-GPS"), Setting("IMPALA")),
@@ -87,14 +86,15 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
             "num_resampled": 2,
             "channels": 4,
         },
-        "quick": {"settings": tuple(Setting(m) for m in policy_search.METHODS), "seeds": 1, "updates": 300},
-        "desktop": {"layers": begin.policy.layers, "updates": 700 if begin.world == "7x7" else 500},
+        "quick": {"settings": usual[:-1], "seeds": 1, "updates": 200},
+        "desktop": {"settings": FIGURE if begin.world == "7x7" else usual, "updates": 400},
         "paper": {
             "updates": 20_000,
             "evaluate_every": 1000,
             "layers": 3,
             "channels": 32,
             "focus": False,
+            "learning_rate": 2e-3,
             "time_constant": 1e5,
             "num_resampled": 160,
         },

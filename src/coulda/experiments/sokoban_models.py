@@ -4,6 +4,7 @@ Both are trained through `coulda.trainer`, on levels of pools of their own, and 
 neither has seen.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from coulda.policies import Uniform
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import Episode, Policy, Scenario, batched, rollout
 from coulda.trainer import Trained, TrainerConfig, train
+from coulda.trainer.loop import Evaluate
 from coulda.training.imitation import Imitation
 from coulda.training.scenario_model import ScenarioTraining
 
@@ -40,10 +42,10 @@ class PolicyRecipe:
     units: int = 128
     focus: bool = True
     """Whether the heads look at the agent's cell and at the mean of all, in the place of every cell (paper: no)."""
-    updates: int = 2400
+    updates: int = 1500
     batch: int = 32
     """Episodes an update."""
-    learning_rate: float = 4e-3
+    learning_rate: float = 8e-3
     """Of Adam, constant for the first half and then falling to 0 along a cosine."""
     cloning_updates: int = 100
     """Over so many updates the solver's share in acting falls from 1 to 0."""
@@ -61,44 +63,16 @@ class ScenarioRecipe:
     latents: int = 8
     shared: bool = False
     """Whether the K layers share their weights."""
-    updates: int = 3000
+    updates: int = 1500
     batch: int = 32
     """Pairs an update (paper: 4)."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 7e-3
     """Of Adam (paper: 3e-4), constant at first and falling to 0 along a cosine over the last 40%."""
     steps: int | None = None
     """t of a model for this t alone, as in the paper; by default one model serves every t."""
     expert: bool = False
     """Also learn from episodes in which the solver acts, as policy search needs."""
     levels: int = 100_000
-
-
-@dataclass(frozen=True)
-class Running:
-    """Of a run, not of what it makes: where it is kept, and what is shown."""
-
-    folder: Path | None = None
-    resume: bool = True
-    tensorboard: bool = False
-    progress: bool = True
-    checkpoint_every: int = 400
-    evaluation_levels: int = 1000
-
-    def train(self, key: Array, training: Any, first: Any, updates: int, settings: Any, evaluate: Any) -> Trained:
-        """`coulda.trainer.train` with these options."""
-        config = TrainerConfig(updates, checkpoint_every=self.checkpoint_every, log_every=20)
-        return train(
-            key,
-            training.step,
-            training.init(first),
-            config,
-            folder=self.folder,
-            settings=settings,
-            evaluate=evaluate,
-            resume=self.resume and self.folder is not None,
-            tensorboard=self.tensorboard,
-            progress=self.progress,
-        )
 
 
 @dataclass(frozen=True)
@@ -116,6 +90,46 @@ class HeldOut:
     def solve_rate(self, key: Array, policy: Policy) -> dict[str, Array]:
         """The share of levels that the policy solves, and its mean return."""
         return _solve_rate(self.environment, policy, jax.random.split(key, self.episodes))
+
+
+Measure = Callable[[HeldOut, Array, Any], dict[str, Array]]
+"""(held-out levels, key, state of the training) -> metrics."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """Of a run, not of what it makes: where it is kept, and what is shown."""
+
+    folder: Path | None = None
+    resume: bool = True
+    tensorboard: bool = False
+    progress: bool = True
+    checkpoint_every: int = 400
+    evaluation_levels: int = 1000
+    """Held-out levels that measure what is trained at each checkpoint; 0 measures nothing."""
+
+    def train(self, key: Array, training: Any, first: Any, updates: int, settings: Any, evaluate: Any) -> Trained:
+        """`coulda.trainer.train` with these options."""
+        config = TrainerConfig(updates, checkpoint_every=self.checkpoint_every, log_every=20)
+        return train(
+            key,
+            training.step,
+            training.init(first),
+            config,
+            folder=self.folder,
+            settings=settings,
+            evaluate=evaluate,
+            resume=self.resume and self.folder is not None,
+            tensorboard=self.tensorboard,
+            progress=self.progress,
+        )
+
+    def evaluation(self, seed: int, size: SokobanSize, measure: Measure) -> Evaluate | None:
+        """The trainer's `evaluate`, which measures on levels that nothing is trained on; None if nothing is wanted."""
+        if not self.evaluation_levels:
+            return None
+        held_out = HeldOut.drawn(seed + 1, size, self.evaluation_levels)
+        return lambda key, state: measure(held_out, key, state)
 
 
 def level_key(seed: int) -> Array:
@@ -150,10 +164,10 @@ def train_policy(
     """DAgger from the exact solver, on `levels [n, size, size]` of the pool "policy"."""
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
     training = imitation(sokoban(levels, size), size, recipe)
-    held_out = HeldOut.drawn(seed + 1, size, running.evaluation_levels)
-    evaluate = lambda key, state: held_out.solve_rate(key, state.policy)
+    measure = lambda held_out, key, state: held_out.solve_rate(key, state.policy)
     settings = {"seed": seed, "size": asdict(size), "recipe": asdict(recipe)}
     first = policy_of(key_network, size, recipe)
+    evaluate = running.evaluation(seed, size, measure)
     trained = running.train(key_train, training, first, recipe.updates, settings, evaluate)
     return trained.state.policy, trained
 
@@ -177,10 +191,9 @@ def train_scenarios(
     """A scenario model, on `levels [n, size, size]` of the pool "scenarios"."""
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
     training = scenario_training(sokoban(levels, size), size, recipe)
-    held_out = HeldOut.drawn(seed + 1, size, running.evaluation_levels)
     steps = jnp.int32(size.horizon + 1 if recipe.steps is None else recipe.steps)
 
-    def evaluate(key: Array, state: Any) -> dict[str, Array]:
+    def measure(held_out: HeldOut, key: Array, state: Any) -> dict[str, Array]:
         keys = jax.random.split(key, held_out.episodes)
         found = _posteriors(held_out.environment, state.network, steps, keys)
         wrong = jnp.sum(found.drawn != found.level, (1, 2))
@@ -188,6 +201,7 @@ def train_scenarios(
 
     settings = {"seed": seed, "size": asdict(size), "recipe": asdict(recipe)}
     first = first_scenario_model(key_network, recipe)
+    evaluate = running.evaluation(seed, size, measure)
     trained = running.train(key_train, training, first, recipe.updates, settings, evaluate)
     return trained.state.network, trained
 

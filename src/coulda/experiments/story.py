@@ -41,15 +41,15 @@ class StoryPreset:
     beginnings: Beginnings = field(
         default_factory=lambda: Beginnings(
             "7x7",
-            PolicyRecipe(updates=700, levels=30_000),
-            ScenarioRecipe(updates=1000, levels=30_000, expert=True),
+            PolicyRecipe(updates=500, levels=30_000),
+            ScenarioRecipe(updates=600, levels=30_000),
             logged=1000,
             truth=4000,
         )
     )
     parts_of_t: tuple[float, ...] = (0.0, 0.2, 0.4, 1.0)
     noise: tuple[float, ...] = (0.0, 0.5, 0.8)
-    search_updates: int = 200
+    search_updates: int = 120
     shown: int = 40
     """Episodes in the explorer."""
     samples: int = 12
@@ -75,7 +75,7 @@ class StoryPreset:
 
 def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = True) -> Path:
     """Run all of it, finished stages being reused; returns the path of the page."""
-    pipeline = Pipeline(Stages(folder / "stages", console), preset.beginnings, progress)
+    pipeline = Pipeline(Stages(folder / "stages", console), preset.beginnings, progress, evaluation_levels=0)
     console.rule("1  levels, and a log of a random policy")
     pipeline.check_levels()
     log = pipeline.log()[1]

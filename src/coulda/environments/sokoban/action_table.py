@@ -20,6 +20,8 @@ from coulda.extras import require
 
 # The largest table of a level: 10×10 with three boxes and no inner walls has 2.7 million states.
 MAX_STATES = 4_000_000
+SMALL = 2**20
+"""Bytes that cost nothing to clear and to pass on."""
 
 
 class ActionTable(eqx.Module):
@@ -74,8 +76,9 @@ def tabulate(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> Actio
     total = int(length.sum())
     if total >= 2**31:
         raise ValueError(f"the tables of these {n} levels have {total} states, more than 2^31; tabulate fewer levels")
-    # A power of two, so that few sizes are compiled.
-    masks = np.zeros(1 << max(total - 1, 0).bit_length(), np.uint8)
+    # Room for any such levels where that is little, so that one size is compiled; else few sizes, powers of two.
+    room = n * max_states if n * max_states <= SMALL else total
+    masks = np.zeros(1 << max(room - 1, 0).bit_length(), np.uint8)
     offset = np.where(has_table, np.cumsum(length) - length, -1)
 
     def fill(i: int) -> None:
