@@ -13,7 +13,7 @@ from coulda.experiments.cost import expected_cost
 from coulda.experiments.reproduction import FIGURES, beginnings
 from coulda.trainer import use_all_cores
 
-Figure = Literal["evaluation", "search", "planners", "mismatch", "sepsis", "all"]
+Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Reproduce:
     Finished stages are kept in FOLDER/stages and reused while nothing that they were made from changes. A run that was
     stopped goes on where it was with the same command, and ends in the same numbers.
 
+    models: the policy and the scenario model themselves, on levels that neither has seen.
     evaluation: Figure 3, left: the error of CF-PE(t), MB-PE and importance sampling.
     search: Figure 3, right: CF-GPS, GPS-like search, MB-PS and IMPALA.
     planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
@@ -68,6 +69,15 @@ def _sepsis(folder: Path, preset: str) -> None:
     sepsis.SepsisReproduction(data_sets=sizes.get(preset, 100), tables=1, out=folder / "sepsis.json").run()
 
 
+def _models_table(found: dict[str, Any]) -> Table:
+    solved = f"the policy solves {found['policy']['solved']:.1%}; the scenario model draws"
+    table = Table("t", "ELBO, nats", "tiles wrong", "exact", "well-formed", "solvable", title=solved)
+    for row in found["scenario model"]:
+        shares = (f"{row[name]:.3f}" for name in ("exact", "well-formed", "solvable"))
+        table.add_row(str(row["t"]), f"{row['elbo']:.2f}", f"{row['tiles wrong']:.2f}", *shares)
+    return table
+
+
 def _evaluation_table(found: dict[str, Any]) -> Table:
     table = Table("policy", "method", "estimate", "truth", "relative error", "95% interval", "verdict")
     truth = {row["policy"]: row["value"] for row in found["truth"]}
@@ -102,6 +112,7 @@ def _mismatch_table(found: dict[str, Any]) -> Table:
 
 
 TABLES = {
+    "models": _models_table,
     "evaluation": _evaluation_table,
     "search": _search_table,
     "planners": _search_table,

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coulda.experiments import mismatch, policy_evaluation, policy_search
+from coulda.experiments import mismatch, models, policy_evaluation, policy_search
 from coulda.experiments.mismatch import MismatchPreset
+from coulda.experiments.models import ModelsPreset
 from coulda.experiments.pipeline import Beginnings
 from coulda.experiments.policy_evaluation import EvaluationPreset
 from coulda.experiments.policy_search import FIGURE, PLANNERS, SearchPreset, Setting
@@ -64,6 +65,12 @@ def beginnings(preset: str, world: str | None, seed: int) -> Beginnings:
     return replace(found, world=world, **WORLDS[world])
 
 
+def networks(begin: Beginnings, preset: str) -> Reproduction:
+    """How good the policy and the scenario model are."""
+    made = ModelsPreset(begin, episodes=64 if preset == "smoke" else 2000)
+    return Reproduction(lambda folder, progress: models.reproduce(folder, made, progress), made)
+
+
 def evaluation(begin: Beginnings, preset: str) -> Reproduction:
     """Figure 3, left."""
     made = EvaluationPreset(begin, separate=preset == "paper")
@@ -117,6 +124,7 @@ def latent_mismatch(begin: Beginnings, preset: str) -> Reproduction:
 
 
 FIGURES: dict[str, Callable[[Beginnings, str], Reproduction]] = {
+    "models": networks,
     "evaluation": evaluation,
     "search": search,
     "planners": planners,

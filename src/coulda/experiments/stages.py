@@ -5,7 +5,9 @@ changed setting makes a stage and all that follow anew, and nothing else; a kill
 somebody touched by hand is refused, not used.
 """
 
+import errno
 import hashlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -65,8 +67,14 @@ class Stages:
                 self._known.add(path)
             return path
         self.console.print(f"[bold]{name}[/] …")
-        with self._timed(path):
-            make(path)
+        try:
+            with self._timed(path):
+                make(path)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                advice = f"stage {name}; make room in {self.folder}, and the same command goes on from there"
+                raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {advice}") from error
+            raise
         self._known.add(path)
         return path
 
