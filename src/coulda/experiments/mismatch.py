@@ -90,7 +90,7 @@ def latents_given(environment: Sokoban, network: ConvDRAW, steps: Array, keys: A
         flat = lambda gaussian: Gaussian(gaussian.mean.reshape(-1), gaussian.log_scale.reshape(-1))
         return Latents(flat(drawn.prior), flat(encoded.posterior))
 
-    return batched(one, keys, chunk_size=256)
+    return batched(one, keys)
 
 
 def measure(latents: Latents) -> dict[str, Any]:

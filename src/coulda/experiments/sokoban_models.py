@@ -247,7 +247,7 @@ def _posteriors(environment: Sokoban, network: ConvDRAW, steps: Array, keys: Arr
         elbo, drawn = network.elbo(scenario.initial, episode, history_length(episode, steps), noise)
         return Posterior(scenario.initial, source.infer(key_infer, episode).initial, elbo, drawn.divergence)
 
-    return batched(one, keys, chunk_size=256)
+    return batched(one, keys)
 
 
 def _row(t: int, found: Posterior, num_boxes: int) -> dict[str, Any]:
@@ -274,5 +274,5 @@ def _solve_rate(environment: Sokoban, policy: Policy, keys: Array) -> dict[str, 
         trajectory = rollout(environment, policy, environment.scenario_prior.sample(key))
         return environment.solved(trajectory.state[-1]).astype(jnp.float32), trajectory.episode_return
 
-    solved, returns = batched(one, keys, chunk_size=512)
+    solved, returns = batched(one, keys)
     return {"held_out/solved": jnp.mean(solved), "held_out/return": jnp.mean(returns)}

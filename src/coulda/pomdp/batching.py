@@ -1,6 +1,7 @@
 """`batched`: the one place where a function of one episode becomes a function of millions."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -8,8 +9,13 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+CACHE = 2**18
+"""Bytes of the largest array that is made in a step of a loop, for all elements of a chunk. With a conv-LSTM of 16
+channels rollouts are four times as fast at 32–64 episodes a chunk as at 4096: what a step makes stays in the cache."""
+SMALLEST, LARGEST = 4, 4096
 
-def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) -> Any:
+
+def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None = None) -> Any:
     """`vmap(function)(batch)`, in chunks so that memory stays flat, split over all local devices.
 
     Memory holds the batch, the results and `chunk_size` episodes' worth of everything between. So for
@@ -18,7 +24,7 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) 
     Args:
         function: of one element.
         batch: a pytree of arrays with one leading axis `[n, ...]`.
-        chunk_size: how many elements a device works on at once.
+        chunk_size: how many elements a device works on at once; by default as many as the cache likes, 4 to 4096.
 
     >>> import jax.numpy as jnp
     >>> batched(lambda x: x + 1, jnp.arange(5), chunk_size=2)
@@ -26,6 +32,7 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int = 4096) 
     """
     size = jax.tree.leaves(batch)[0].shape[0]
     devices = jax.local_device_count() if size >= jax.local_device_count() else 1
+    chunk_size = _at_once(function, batch) if chunk_size is None else chunk_size
     # Devices take equal shares in equal chunks, so that the function is compiled once; what is missing is made up with
     # the first element and dropped.
     chunks = max(-(-size // (devices * chunk_size)), 1)
@@ -50,3 +57,26 @@ def _chunked(function: Callable[[Any], Any], chunks: int, batch: Any) -> Any:
     split = lambda x: x.reshape(chunks, x.shape[0] // chunks, *x.shape[1:])
     join = lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
     return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, batch)))
+
+
+def _at_once(function: Callable[[Any], Any], batch: Any) -> int:
+    """The chunk of which the largest array that a loop makes in a step fills the cache."""
+    if jax.tree.leaves(batch)[0].shape[0] <= SMALLEST:
+        return SMALLEST
+    element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
+    largest = max(_sizes(jax.make_jaxpr(function)(element).jaxpr, in_loop=False), default=1)
+    return int(np.clip(CACHE // largest, SMALLEST, LARGEST))
+
+
+def _sizes(jaxpr: Any, in_loop: bool) -> Iterator[int]:
+    """Bytes of each array that is made inside of loops, counting four a number."""
+    for equation in jaxpr.eqns:
+        loop = in_loop or equation.primitive.name in ("scan", "while")
+        inner = [
+            part for value in equation.params.values() for part in (value if isinstance(value, tuple) else (value,))
+        ]
+        for part in inner:
+            if hasattr(part, "eqns") or hasattr(part, "jaxpr"):
+                yield from _sizes(getattr(part, "jaxpr", part), loop)
+        if in_loop:
+            yield from (4 * math.prod(made.aval.shape) for made in equation.outvars)

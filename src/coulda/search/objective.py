@@ -18,7 +18,7 @@ from jax import Array
 
 from coulda.evaluation.history import taken_log_probs
 from coulda.noise import merge
-from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, rollout
+from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
 
 Normalization = Literal["scenario", "batch"]
 NORMALIZATIONS = ("scenario", "batch")
@@ -86,8 +86,12 @@ class Regression(eqx.Module):
         key_actions, key_resample = jax.random.split(key)
         numbers = jnp.arange(jax.tree.leaves(scenarios)[0].shape[0])
         keys = jax.random.split(key_actions, numbers.size)
-        run = lambda key, number, u: self._trajectories(key, model, planner(number, u), u)
-        trajectories = jax.vmap(run)(keys, numbers, scenarios)
+
+        def run(scenario: tuple[Array, Array, Scenario]) -> Episode:
+            key, number, u = scenario
+            return self._trajectories(key, model, planner(number, u), u)
+
+        trajectories = batched(run, (keys, numbers, scenarios))
         return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample))
 
     def gradient_on(self, policy: Policy, trajectories: Episode, noise: Array) -> tuple[Policy, RegressionInfo]:
@@ -101,8 +105,8 @@ class Regression(eqx.Module):
 
     def log_weights(self, policy: Policy, trajectories: Episode) -> Array:
         """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""
-        weigh = jax.vmap(jax.vmap(lambda episode: log_weight(policy, episode, self.temperature, ratio=self.ratio)))
-        return weigh(trajectories)
+        weigh = jax.vmap(lambda episode: log_weight(policy, episode, self.temperature, ratio=self.ratio))
+        return batched(weigh, trajectories)
 
     def _trajectories(self, key: Array, model: POMDP, planner: Actor, scenario: Scenario) -> Episode:
         """Counterfactual trajectories of one scenario, `[n, T, ...]`."""
