@@ -125,6 +125,21 @@ def test_the_policy_remembers_and_does_not_see_the_border():
         ConvLSTMPolicy(jax.random.key(0), 2, 5)
 
 
+def test_a_policy_that_focuses_sees_the_agents_cell_and_the_mean_of_all():
+    agent = (4, 6)
+    policy = ConvLSTMPolicy(jax.random.key(0), HEIGHT, WIDTH, channels=4, units=8, focus=agent)
+    grid = jnp.zeros((HEIGHT, WIDTH), jnp.uint8).at[2, 3].set(6).at[1, 1].set(3)
+    carry, distribution, value = policy.with_value(policy.initial_carry(), grid)
+    top = np.asarray(carry[-1][1])
+    seen = np.concatenate([top[1, 2], top.mean((0, 1))])
+    outputs = policy.heads(jax.nn.relu(policy.hidden(jnp.asarray(seen))))
+    np.testing.assert_allclose(np.append(distribution.logits, value), outputs, atol=1e-6)
+    other = np.concatenate([top[2, 1], top.mean((0, 1))])  # the twin: another cell
+    assert not np.allclose(policy.heads(jax.nn.relu(policy.hidden(jnp.asarray(other)))), outputs, atol=1e-6)
+    shapes = [ConvLSTMPolicy(jax.random.key(0), side, side, focus=agent).hidden.weight.shape for side in (6, 9)]
+    assert shapes[0] == shapes[1]
+
+
 def test_the_paper_policy_has_its_sizes():
     shapes = eqx.filter_eval_shape(paper_policy, jax.random.key(0))
     assert [layer.kernel.shape for layer in shapes.memory.layers] == [(3, 3, 39, 128)] + [(3, 3, 64, 128)] * 2

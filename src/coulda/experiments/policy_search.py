@@ -227,32 +227,45 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(runs: list[dict[str, Any]]) -> str:
-    """Solve rate against updates, a panel a weighting, as SVG; bands are 95% intervals over seeds."""
+    """Solve rate and return against updates and episodes, a column a weighting, as SVG; bands are 95% over seeds."""
     require("matplotlib", extra="plots")
     from matplotlib.figure import Figure
 
     weightings = [w for w in WEIGHTINGS if any(run["setting"]["weighting"] == w for run in runs)]
-    figure = Figure((4.6 * len(weightings), 3.4), layout="constrained")
-    for axes, weighting in zip(
-        np.atleast_1d(figure.subplots(1, len(weightings), sharey=True)), weightings, strict=True
-    ):
-        for name, mine in _by_setting(runs).items():
-            if mine[0]["setting"]["weighting"] != weighting and mine[0]["setting"]["method"] != "IMPALA":
-                continue
-            shortest = min(len(run["solved"]) for run in mine)
-            solved = np.array([run["solved"][:shortest] for run in mine])
-            x = mine[0]["updates"][:shortest]
-            axes.plot(x, solved.mean(0), label=name.removesuffix(f", {weighting}"))
-            if len(mine) > 1:
-                bands = [mean_interval(column) for column in solved.T]
-                axes.fill_between(x, [b.low for b in bands], [b.high for b in bands], alpha=0.2)
-        per_update = runs[0]["episodes"][0] // runs[0]["updates"][0]
-        axes.set(xlabel=f"policy updates ({per_update} episodes each)", title=f"weights: {weighting}", ylim=(0, None))
-    figure.axes[0].set_ylabel("held-out levels solved")
-    figure.axes[0].legend(fontsize=8)
+    figure = Figure((4.6 * len(weightings), 6.0), layout="constrained")
+    grid = figure.subplots(2, len(weightings), sharex=True, sharey="row", squeeze=False)
+    per_update = runs[0]["episodes"][0] / runs[0]["updates"][0]
+    for column, weighting in zip(grid.T, weightings, strict=True):
+        drawn = lambda run, weighting=weighting: run["setting"]["weighting"] == weighting or _model_free(run)
+        for axes, measure in zip(column, ("solved", "return"), strict=True):
+            for name, mine in _by_setting([run for run in runs if drawn(run)]).items():
+                _draw_curve(axes, name.removesuffix(f", {weighting}"), mine, measure)
+            axes.set_ylim(0, None)
+        top = column[0].secondary_xaxis(
+            "top", functions=(lambda x: x * per_update, lambda episodes: episodes / per_update)
+        )
+        top.set_xlabel(f"episodes of the environment (weights: {weighting})")
+        column[1].set_xlabel("policy updates")
+    grid[0, 0].set_ylabel("held-out levels solved")
+    grid[1, 0].set_ylabel("return in held-out levels")
+    grid[0, 0].legend(fontsize=8)
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
+
+
+def _draw_curve(axes: Any, name: str, runs: list[dict[str, Any]], measure: str) -> None:
+    """The mean over seeds, as far as all have come, and its 95% interval."""
+    shortest = min(len(run[measure]) for run in runs)
+    values, x = np.array([run[measure][:shortest] for run in runs]), runs[0]["updates"][:shortest]
+    axes.plot(x, values.mean(0), label=name)
+    if len(runs) > 1:
+        bands = [mean_interval(column) for column in values.T]
+        axes.fill_between(x, [b.low for b in bands], [b.high for b in bands], alpha=0.2)
+
+
+def _model_free(run: dict[str, Any]) -> bool:
+    return run["setting"]["method"] == "IMPALA"
 
 
 def _by_setting(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

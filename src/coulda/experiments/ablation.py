@@ -1,0 +1,42 @@
+"""Does it help a policy to focus on the agent's cell? Imitation with and without, all else equal.
+
+python -m coulda.experiments.ablation   # writes results/ablation/focus.json
+"""
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from coulda.experiments.presets import draw_levels, find_size
+from coulda.experiments.relatives import mean_interval
+from coulda.experiments.sokoban_models import HeldOut, PolicyRecipe, Running, level_key, train_policy
+
+WORLD, SEEDS = "7x7", 3
+RECIPE = PolicyRecipe(updates=400, levels=30_000)
+
+
+def run(out: Path) -> None:
+    """Train policies of both kinds, and write how many levels each solves."""
+    size = find_size(WORLD)
+    levels = draw_levels(level_key(0), size, "policy", RECIPE.levels)
+    held_out = HeldOut.drawn(1, size, 2000)
+    found: dict[str, Any] = {"world": WORLD, "recipe": asdict(RECIPE), "held-out levels": held_out.episodes}
+    for name, focus in (("focus", True), ("every cell", False)):
+        start, solved = time.perf_counter(), []
+        for seed in range(SEEDS):
+            recipe = replace(RECIPE, focus=focus)
+            policy, _ = train_policy(seed, size, levels, recipe, Running(progress=False, evaluation_levels=0))
+            solved.append(float(held_out.solve_rate(jax.random.key(9), policy)["held_out/solved"]))
+        seconds = time.perf_counter() - start
+        found[name] = {"solved": solved, **asdict(mean_interval(np.array(solved))), "seconds": round(seconds, 1)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    run(Path("results/ablation/focus.json"))
