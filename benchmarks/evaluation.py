@@ -1,9 +1,13 @@
-"""All tabular model-free estimators on 10^5 episodes of up to 20 steps, against straightforward NumPy.
+"""All tabular model-free estimators on 10^5 episodes of up to 20 steps, against straightforward NumPy and scope-rl.
 
-Both compute IS, WIS, PDIS, WPDIS, CIS, cross-fitted DR and WDR, and FQE, without intervals, to the same values.
+We and NumPy compute IS, WIS, PDIS, WPDIS, CIS, cross-fitted DR and WDR, and FQE, without intervals, to the same values.
+scope-rl 0.2.1 has the first four for probabilities that are given; it is given those of both policies for every step,
+in episodes filled up to 20 steps with steps of weight one and reward zero.
 """
 
 import resource
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from benchmarks.harness import seconds
+from benchmarks.harness import run_peer, seconds
 from coulda.episodes import EpisodeLog, Schema, checked_log
 from coulda.evaluation.doubly_robust import FOLDS, cross_fitted
 from coulda.evaluation.doubly_robust import statistics as robust_statistics
@@ -101,9 +105,34 @@ def _fit(observation, action, reward, used, goes_on, target):
     return q, v
 
 
+def importance(log: EpisodeLog, target: np.ndarray) -> dict[str, float]:
+    """What scope-rl computes too, by the library."""
+    weighted = weigh(Tabular(target), log)
+    return {name: weight_statistics(weighted, kind).value for kind, name in KINDS.items() if name != "CIS"}
+
+
+def scope_rl(log: EpisodeLog, target: np.ndarray) -> dict[str, Any]:
+    """Values and warm seconds of scope-rl, in an environment of its own."""
+    padded = jax.tree.map(np.asarray, log.padded())
+    distribution = target[padded.observation[:, :-1]]
+    distribution[~padded.live] = np.eye(ACTIONS)[0]
+    arrays = {
+        "action": np.where(padded.live, padded.action, 0).reshape(-1),
+        "reward": padded.reward.reshape(-1).astype(float),
+        "pscore": np.where(padded.live, np.exp(padded.log_prob.astype(float)), 1.0).reshape(-1),
+        "evaluation_policy_action_dist": distribution.reshape(-1, ACTIONS),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.npz"
+        np.savez(path, steps=padded.reward.shape[1], **arrays)
+        return run_peer("scope_rl", "scope_rl_importance.py", str(path))
+
+
 def main() -> dict[str, Any]:
     """Values, times and memory."""
     log, target = log_and_policies()
+    theirs, mine = scope_rl(log, target), importance(log, target)
+    importance_time = seconds(lambda: importance(log, target), 5)["warm"]
     found, expected = ours(log, target), straightforward(log, target)
     worst = max(abs(found[name] - expected[name]) for name in expected)
     times = {"coulda": seconds(lambda: ours(log, target), 3), "numpy": seconds(lambda: straightforward(log, target), 3)}
@@ -113,5 +142,10 @@ def main() -> dict[str, Any]:
         "largest difference": worst,
         "seconds": times,
         "ratio": times["numpy"]["warm"] / times["coulda"]["warm"],
+        "scope-rl": {
+            "largest difference": max(abs(mine[name] - theirs["values"][name]) for name in mine),
+            "seconds": {"coulda": importance_time, "scope-rl": theirs["warm"]},
+            "ratio": theirs["warm"] / importance_time,
+        },
         "peak memory, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

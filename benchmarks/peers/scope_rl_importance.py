@@ -1,0 +1,41 @@
+"""scope-rl's importance sampling on arrays from a file: values, and warm seconds of all four together."""
+
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+from scope_rl.ope.discrete import (
+    PerDecisionImportanceSampling,
+    SelfNormalizedPDIS,
+    SelfNormalizedTIS,
+    TrajectoryWiseImportanceSampling,
+)
+
+ESTIMATORS = {
+    "IS": TrajectoryWiseImportanceSampling(),
+    "WIS": SelfNormalizedTIS(),
+    "PDIS": PerDecisionImportanceSampling(),
+    "WPDIS": SelfNormalizedPDIS(),
+}
+
+with np.load(sys.argv[1], allow_pickle=False) as file:
+    arrays = {name: file[name] for name in file.files}
+steps = int(arrays.pop("steps"))
+
+
+def estimate() -> dict[str, float]:
+    """All four."""
+    return {
+        name: float(estimator.estimate_policy_value(step_per_trajectory=steps, gamma=1.0, **arrays))
+        for name, estimator in ESTIMATORS.items()
+    }
+
+
+times = []
+for _ in range(6):
+    start = time.perf_counter()
+    values = estimate()
+    times.append(time.perf_counter() - start)
+print(json.dumps({"values": values, "warm": statistics.median(times[1:])}))
