@@ -22,7 +22,7 @@ from coulda.experiments.sokoban_models import first_scenario_model, solvers
 from coulda.hindsight.learned import Learned
 from coulda.planners.mixture import ExpertSchedule
 from coulda.planners.problem import prepared
-from coulda.pomdp import Episode
+from coulda.pomdp import Episode, batched
 from coulda.search import PolicySearch, Regression
 from coulda.search.objective import weighted_log_likelihood
 
@@ -66,7 +66,7 @@ def main() -> dict[str, Any]:
 
 @eqx.filter_jit
 def _forward(policy: Any, episodes: Episode) -> jax.Array:
-    return jax.vmap(lambda episode: taken_log_probs(policy, episode))(episodes)
+    return batched(lambda episode: taken_log_probs(policy, episode), episodes)
 
 
 @eqx.filter_jit
