@@ -25,6 +25,9 @@ from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
 from coulda.pomdp import rollout
 from coulda.storage import ArtifactError
 
+# One worker makes the folder that these tests share: it takes a minute.
+pytestmark = pytest.mark.xdist_group("sokoban experiments")
+
 SIZE = SIZES["7x7"]
 SMOKE = beginnings("smoke", None, 0)
 

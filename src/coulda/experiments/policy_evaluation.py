@@ -32,6 +32,7 @@ from coulda.pomdp import Policy, Scenario
 
 PARTS_OF_T = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 """The paper's t = 0, 5, 10, 20, 30, 40, 50 as parts of T = 50."""
+FEWER_PARTS = (0.0, 0.2, 0.4, 1.0)
 IMPORTANCE = ("ordinary", "weighted", "per_decision")
 
 
@@ -44,13 +45,14 @@ class EvaluationPreset:
     """Of π_0, π_1, π_2: the share of actions that are drawn uniformly."""
     num_scenarios: int = 1
     """Inferred for each logged episode."""
+    parts_of_t: tuple[float, ...] = PARTS_OF_T
     separate: bool = False
     """Whether each t has a scenario model of its own, as in the paper, in the place of one for every t."""
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The values of t."""
-        return tuple(round(part * self.beginnings.size.horizon) for part in PARTS_OF_T)
+        return tuple(round(part * self.beginnings.size.horizon) for part in self.parts_of_t)
 
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from coulda.environments.sokoban import Sokoban
 from coulda.executors import InProcess
+from coulda.experiments.impala import ImpalaRecipe
 from coulda.experiments.pipeline import Beginnings, Pipeline
 from coulda.experiments.presets import sokoban_policy
 from coulda.experiments.relatives import mean_interval
@@ -119,11 +120,14 @@ def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]]
 def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:
     """The curve of one seed: a stage."""
     inputs = {"levels": pipeline.levels("policy"), "truth": pipeline.levels("truth")}
-    if setting.method != "IMPALA":
+    settings: dict[str, Any] = {}
+    if setting.method == "IMPALA":
+        settings["loss"] = asdict(ImpalaRecipe().loss)
+    else:
         inputs["model"], _ = pipeline.scenario_model()
     if setting.expert == "policy":
         inputs["expert"], _ = pipeline.policy()
-    settings = {k: v for k, v in asdict(preset).items() if k not in ("beginnings", "settings", "seeds", "name")}
+    settings |= {k: v for k, v in asdict(preset).items() if k not in ("beginnings", "settings", "seeds", "name")}
     settings |= {"setting": asdict(setting), "seed": seed}
 
     def make(path: Path) -> None:
@@ -168,7 +172,7 @@ def make_search(
 def impala(environment: Sokoban, preset: SearchPreset, seed: int) -> Impala:
     """The model-free way, on as many episodes an update."""
     work = episodes_of(environment, first_policy(preset, seed), batch=preset.num_episodes, seed=seed)
-    return Impala(InProcess(work), adam(preset.learning_rate))
+    return Impala(InProcess(work), adam(preset.learning_rate), ImpalaRecipe().loss)
 
 
 def first_policy(preset: SearchPreset, seed: int) -> ConvLSTMPolicy:

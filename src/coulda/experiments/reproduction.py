@@ -18,7 +18,7 @@ _SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, ba
 
 BEGINNINGS = {
     "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
-    "quick": Beginnings("7x7", PolicyRecipe(updates=900, levels=60_000), ScenarioRecipe(updates=800, levels=60_000)),
+    "quick": Beginnings("7x7", PolicyRecipe(updates=700, levels=60_000), ScenarioRecipe(updates=700, levels=60_000)),
     "desktop": Beginnings(
         "8x8",
         PolicyRecipe(updates=4000, levels=60_000),
@@ -73,7 +73,8 @@ def networks(begin: Beginnings, preset: str) -> Reproduction:
 
 def evaluation(begin: Beginnings, preset: str) -> Reproduction:
     """Figure 3, left."""
-    made = EvaluationPreset(begin, separate=preset == "paper")
+    parts = policy_evaluation.FEWER_PARTS if preset == "quick" else policy_evaluation.PARTS_OF_T
+    made = EvaluationPreset(begin, parts_of_t=parts, separate=preset == "paper")
     return Reproduction(lambda folder, progress: policy_evaluation.reproduce(folder, made, progress), made)
 
 
