@@ -175,7 +175,7 @@ def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> 
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "curve.json").write_text(json.dumps(record, indent=1) + "\n")
-    _draw(folder / "curve.svg", record["curve"], recipe)
+    _draw(folder / "curve.svg", record)
 
 
 def curve(log: list[dict[str, Any]]) -> list[dict[str, float]]:
@@ -195,15 +195,16 @@ def curve(log: list[dict[str, Any]]) -> list[dict[str, float]]:
     return rows
 
 
-def _draw(path: Path, rows: list[dict[str, float]], recipe: ImpalaRecipe) -> None:
+def _draw(path: Path, record: dict[str, Any]) -> None:
     require("matplotlib", extra="plots")
     from matplotlib.figure import Figure
 
+    rows, minutes = record["curve"], record["processor seconds"] / 60
     figure = Figure((5, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot([row["frames"] / 1e6 for row in rows], [row["solved"] for row in rows])
     axes.set(xlabel="million frames", ylabel="held-out levels solved", ylim=(0, 1))
-    axes.set_title(f"IMPALA from scratch, PO-Sokoban {recipe.preset}, {rows[-1]['seconds'] / 60:.0f} min")
+    axes.set_title(f"IMPALA from scratch, PO-Sokoban {record['recipe']['preset']}, {minutes:.0f} min of a core")
     figure.savefig(path, metadata={"Date": None})
 
 
