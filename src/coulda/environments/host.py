@@ -39,7 +39,7 @@ class SimulatorError(RuntimeError):
 class HostSimulator:
     """A pool of worker processes that step environments of a user's own on scenarios.
 
-    Use it as a context manager, so that the workers end with it:
+    Use it as a context manager, so that the workers end with it::
 
         with HostSimulator(make_env, begin, initial_noise=Uniform(), horizon=100,
                            action_mechanism=GumbelMaxAction(2)) as simulator:

@@ -31,7 +31,7 @@ class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     units: int = 128
     """Of the dense layer before the heads."""
     focus: tuple[int, ...] = ()
-    """Categories of tiles, such as the agent's: the heads see the memory in their cells, and the mean over all cells
+    """Categories of tiles, such as the agent's, in whose cells the heads see the memory, with the mean over all cells
     beside it, so that what is learned in one place holds in all. Without any they see every cell where it lies, as in
     the paper."""
 
