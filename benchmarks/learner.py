@@ -36,8 +36,8 @@ from coulda.training.impala import improve
 
 TINY = "--tiny" in sys.argv
 GRID, TILES, ACTIONS = 10, 7, 5
-ARCHITECTURE = (1, 4, 1, 8) if TINY else (3, 32, 2, 256)
-ARCHITECTURE = dict(zip(("layers", "channels", "ticks", "units"), ARCHITECTURE, strict=True))
+SIZES = (1, 4, 1, 8) if TINY else (3, 32, 2, 256)
+ARCHITECTURE = dict(zip(("layers", "channels", "ticks", "units"), SIZES, strict=True))
 STEPS, BATCH, REPEATS = (2, 4, 1) if TINY else (20, 64, 7)
 PAPER = replace(RECIPES["10x10"], **ARCHITECTURE, batch=BATCH, levels=BATCH if TINY else 10_000, max_staleness=1)
 UPDATES, WARM_UP = (2, 1) if TINY else (10, 3)

@@ -33,6 +33,7 @@ from coulda.pomdp import Policy, Scenario
 PARTS_OF_T = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 """The paper's t = 0, 5, 10, 20, 30, 40, 50 as parts of T = 50."""
 FEWER_PARTS = (0.0, 0.2, 0.4, 1.0)
+"""Where minutes count."""
 IMPORTANCE = ("ordinary", "weighted", "per_decision")
 
 

@@ -22,7 +22,7 @@ from coulda.evaluation.importance import importance_sampling
 from coulda.evaluation.scenarios import evaluate_sources, on_policy
 from coulda.experiments import policy_search
 from coulda.experiments.pipeline import Beginnings, Pipeline
-from coulda.experiments.policy_evaluation import draw_errors, malformed, noisy
+from coulda.experiments.policy_evaluation import FEWER_PARTS, draw_errors, malformed, noisy
 from coulda.experiments.policy_search import SearchPreset, Setting
 from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
 from coulda.experiments.stages import Stages
@@ -47,7 +47,7 @@ class StoryPreset:
             truth=4000,
         )
     )
-    parts_of_t: tuple[float, ...] = (0.0, 0.2, 0.4, 1.0)
+    parts_of_t: tuple[float, ...] = FEWER_PARTS
     noise: tuple[float, ...] = (0.0, 0.5, 0.8)
     search_updates: int = 120
     shown: int = 40
