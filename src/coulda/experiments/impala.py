@@ -156,20 +156,23 @@ def learn(
 def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> None:
     """Learn for so many seconds of processor time, or until the last update; write `curve.json` and `curve.svg`.
 
-    Checkpoints and the log are kept in `run`, and a run that is found there is gone on with.
+    Checkpoints and the log are kept in `run`, and a run that is found there is gone on with: the seconds are those
+    of all its parts.
     """
-    start = time.perf_counter()
+    start, before = time.perf_counter(), {"processor seconds": 0.0, "wall-clock seconds": 0.0}
+    if (run / LOG).exists() and (folder / "curve.json").exists():
+        before = json.loads((folder / "curve.json").read_bytes())
     # A busy machine shall not shorten the run. `train` finishes its step on SIGTERM, and saves.
     signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGTERM))
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, max(seconds - before["processor seconds"], 1.0))
     trained = learn(recipe, InProcess(recipe.spec), folder=run, resume=True, progress=False)
     signal.setitimer(signal.ITIMER_PROF, 0)
     record = {
         "recipe": asdict(recipe),
         "status": trained.status,
         "devices": jax.local_device_count(),
-        "processor seconds": time.process_time(),
-        "wall-clock seconds": time.perf_counter() - start,
+        "processor seconds": before["processor seconds"] + time.process_time(),
+        "wall-clock seconds": before["wall-clock seconds"] + time.perf_counter() - start,
         "load average": os.getloadavg()[2],
         "curve": curve(read_log(run / LOG)),
     }

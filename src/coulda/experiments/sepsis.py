@@ -6,8 +6,7 @@ and CF-PE all say that it would do better than the physician; in truth it does f
 themselves; the diagnostics, which do not know the truth either, say not to trust them. With everything observed and the
 true probabilities, the same diagnostics say "trust", and CF-PE is right.
 
-`python -m coulda.experiments.sepsis reproduce` writes `results/evaluation/sepsis.json`, and `… control` the numbers of
-the world in which everything is observed, with a figure of what pairing policies on the same scenarios is worth.
+`python -m coulda.experiments.sepsis` writes `results/evaluation/sepsis.json`.
 """
 
 import json
@@ -22,10 +21,10 @@ import numpy as np
 import tyro
 from jax import Array
 
-from coulda.environments.sepsis import Sepsis, SepsisState
+from coulda.environments.sepsis import Sepsis
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, Schema, checked_log, collect
-from coulda.evaluation import Comparison, Estimate, compare, importance_sampling, on_policy
+from coulda.evaluation import Comparison, compare, importance_sampling, on_policy
 from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
@@ -39,8 +38,6 @@ SOFTNESS = 0.05
 """Of the physician: probability of any but the best action."""
 DRAWS = 10_000
 """Of every transition: from them the published physician's probabilities were estimated, not computed."""
-SOFTER = (0.02, 0.05, 0.1, 0.2)
-"""Probabilities of any but the best action in the policies that are compared with the best one; 0.05 is the log's."""
 HORIZON = 20
 CF_PE = f"CF-PE({HORIZON + 1})"
 """With all of each episode."""
@@ -55,26 +52,6 @@ PUBLISHED = {
 """Mean and 95 % range over 100 data sets."""
 PUBLISHED_ONCE = {"observed": 0.3240, "true": -0.4907, "WIS": 0.6286, "MB-PE": 0.9164, "CF-PE": 0.9531}
 """Of their one data set in the main text."""
-
-
-class FullyObserved(Sepsis):
-    """The same simulator with nothing hidden: the observation is the state, diabetes included."""
-
-    def __init__(self, *, reparameterization: str):
-        super().__init__(reparameterization=reparameterization)
-
-    @property
-    def observation_space(self) -> gymnasium.spaces.Discrete:
-        """Discrete(1440)."""
-        return gymnasium.spaces.Discrete(self.num_states)
-
-    def observe(self, state: SepsisState, u: object) -> Array:  # noqa: ARG002
-        """Everything."""
-        return state.index
-
-    def states(self, previous_action: Array, observation: Array) -> SepsisState:  # noqa: ARG002
-        """The one state."""
-        return SepsisState((observation // OBSERVED)[None], (observation % OBSERVED)[None])
 
 
 class Learned(NamedTuple):
@@ -161,54 +138,6 @@ class SepsisReproduction:
         return numbers | {"CF-PE": float(table.estimates["policy"][CF_PE].value or 0.0)}, table
 
 
-@dataclass(frozen=True)
-class SepsisControl:
-    """The positive control: the full state is observed, and the probabilities are the simulator's own."""
-
-    episodes: int = 1000
-    """In the log."""
-    seed: int = 0
-    """Of everything."""
-    out: Path = Path("results/evaluation")
-    """Where the numbers and the figure go."""
-
-    def run(self) -> dict[str, Any]:
-        """Measure, write and return the numbers; draw how much pairing is worth."""
-        table = self.table()
-        soft = [f"{epsilon:g}-soft" for epsilon in SOFTER]
-        pairs = {f"best minus {name}": table.difference(CF_PE, "best", name) for name in soft}
-        result = {
-            "estimates": {
-                name: {m: _plain(e) for m, e in methods.items()} for name, methods in table.estimates.items()
-            },
-            "differences": {name: [one.value, one.interval.low, one.interval.high] for name, one in pairs.items()},
-            "correlation": {name: _correlation(table, "best", other) for name, other in zip(pairs, soft, strict=True)},
-            "times fewer episodes by pairing": {name: one.variance_ratio for name, one in pairs.items()},
-        }
-        self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "sepsis_control.json").write_text(json.dumps(result, indent=1) + "\n")
-        draw_pairing(table, self.out / "sepsis_pairing.png")
-        return result
-
-    def table(self) -> Comparison:
-        """A log of the 0.05-soft policy, and on it the best policy and its soft versions."""
-        world, best = FullyObserved(reparameterization="gumbel_max_vitals"), best_planner()
-        key_log, key_table = jax.random.split(jax.random.key(self.seed))
-        soft = {f"{epsilon:g}-soft": best.noisy(epsilon * ACTIONS / (ACTIONS - 1)) for epsilon in SOFTER}
-        policies = {name: _policy(planner) for name, planner in ({"best": best} | soft).items()}
-        log = collect(key_log, world, policies[f"{SOFTNESS:g}-soft"], self.episodes)
-        return compare(
-            key_table,
-            world,
-            policies,
-            log,
-            Exact(world),
-            free=False,
-            environment=world,
-            on_policy_episodes=10 * self.episodes,
-        )
-
-
 def draw_estimates(rows: list[dict[str, float]], path: Path) -> None:
     """Every estimate of every data set, beside what the policy is worth in truth."""
     require("matplotlib", extra="plots").use("Agg")
@@ -223,45 +152,6 @@ def draw_estimates(rows: list[dict[str, float]], path: Path) -> None:
     axis.set(xticks=range(len(names)), xticklabels=names, ylabel="return", title=f"{len(rows)} data sets, and means")
     figure.savefig(path, bbox_inches="tight", dpi=150)
     plt.close(figure)
-
-
-def draw_pairing(table: Comparison, path: Path) -> None:
-    """Width of the interval of each difference against the number of episodes, paired and unpaired."""
-    require("matplotlib", extra="plots").use("Agg")
-    plt = require("matplotlib.pyplot", extra="plots")
-    figure, axis = plt.subplots(figsize=(6, 4))
-    for number, epsilon in enumerate(SOFTER):
-        episodes, name = np.geomspace(50, 20_000, 50), f"{epsilon:g}-soft"
-        a, b = (table.estimates[one][CF_PE].terms for one in ("best", name))
-        paired = 2 * 1.96 * (a - b).std(ddof=1) / np.sqrt(episodes)
-        unpaired = 2 * 1.96 * np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / episodes)
-        ratio = table.difference(CF_PE, "best", name).variance_ratio
-        axis.loglog(episodes, paired, f"C{number}", label=f"best minus {name}: {ratio:.1f} times fewer episodes")
-        axis.loglog(episodes, unpaired, f"C{number}--")
-    axis.set(xlabel="episodes", ylabel="width of the 95 % interval", title="paired (solid) and unpaired (dashed)")
-    axis.legend(fontsize="small")
-    figure.savefig(path, bbox_inches="tight", dpi=150)
-    plt.close(figure)
-
-
-def _correlation(table: Comparison, first: str, second: str) -> float:
-    """Of the two policies' returns on the same scenarios."""
-    a, b = (table.estimates[name][CF_PE].terms for name in (first, second))
-    return float(np.corrcoef(a, b)[0, 1])
-
-
-def _policy(planner: TabularPlanner) -> Tabular:
-    return Tabular(np.exp(np.asarray(planner.logits)))
-
-
-def _plain(estimate: Estimate) -> dict[str, Any]:
-    limits = estimate.interval
-    return {
-        "value": estimate.value,
-        "interval": None if limits is None else [limits.low, limits.high],
-        "verdict": estimate.verdict,
-        "reasons": estimate.reasons,
-    }
 
 
 def best_planner() -> TabularPlanner:
@@ -396,6 +286,5 @@ def _share(verdicts: list[dict[str, str]]) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    commands = {"reproduce": SepsisReproduction, "control": SepsisControl}
-    found = tyro.extras.subcommand_cli_from_dict(commands).run()
+    found = tyro.cli(SepsisReproduction).run()
     print(json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1))  # noqa: T201
