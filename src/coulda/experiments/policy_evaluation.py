@@ -86,7 +86,7 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
 
     def counterfactual(t: int) -> dict[str, bytes]:
         source = Learned(model, networks[t][1]).given(t)
-        options = {"num_scenarios": preset.num_scenarios, "malformed": malformed(preset.beginnings.size.boxes)}
+        options = {"num_scenarios": preset.num_scenarios, "malformed": Malformed(preset.beginnings.size.boxes)}
         found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
         return {"estimates.json": _encode([_estimate(n, t, e) for n, e in found.items()])}
 
@@ -111,16 +111,21 @@ def noisy(policy: Policy, noise: tuple[float, ...]) -> dict[str, Policy]:
     return {f"π{i}": Noisy(policy, share) for i, share in enumerate(noise)}
 
 
-def malformed(num_boxes: int) -> Any:
-    """Whether a scenario's level is none of the generator's: wrong agents, boxes or targets, or solved already."""
+@dataclass(frozen=True)
+class Malformed:
+    """Whether a scenario's level is none of the generator's: wrong agents, boxes or targets, or solved already.
 
-    def check(scenario: Scenario) -> Array:
+    A value, not a closure, so that all t share their compiled programs.
+    """
+
+    num_boxes: int
+
+    def __call__(self, scenario: Scenario) -> Array:
+        """Of one scenario."""
         level = scenario.initial
         agents, boxes, targets = (jnp.sum(f(level)) for f in (tiles.has_agent, tiles.has_box, tiles.has_target))
-        solved = jnp.sum(level == tiles.BOX_ON_TARGET) >= num_boxes
-        return (agents != 1) | (boxes != num_boxes) | (targets != num_boxes) | solved
-
-    return check
+        solved = jnp.sum(level == tiles.BOX_ON_TARGET) >= self.num_boxes
+        return (agents != 1) | (boxes != self.num_boxes) | (targets != self.num_boxes) | solved
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from coulda.evaluation.importance import importance_sampling
 from coulda.evaluation.scenarios import evaluate_sources, on_policy
 from coulda.experiments import policy_search
 from coulda.experiments.pipeline import Beginnings, Pipeline
-from coulda.experiments.policy_evaluation import FEWER_PARTS, draw_errors, malformed, noisy
+from coulda.experiments.policy_evaluation import FEWER_PARTS, Malformed, draw_errors, noisy
 from coulda.experiments.policy_search import SearchPreset, Setting
 from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
 from coulda.experiments.stages import Stages
@@ -102,7 +102,7 @@ def evaluate(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: Stored
     """Importance sampling, MB-PE and CF-PE(t) beside the truth."""
     model, truth = pipeline.environment("scenarios"), pipeline.environment("truth")
     sources = [Learned(model, network).given(t) for t in preset.steps]
-    key, check = pipeline.key("scenarios"), malformed(preset.beginnings.size.boxes)
+    key, check = pipeline.key("scenarios"), Malformed(preset.beginnings.size.boxes)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for name, policy in policies.items():
         weighted = weigh(policy, log)
