@@ -8,8 +8,9 @@ import pytest
 
 from coulda.environments import tiger
 from coulda.environments.tabular import TabularPOMDP
-from coulda.episodes import collect, from_arrays, to_arrays
+from coulda.episodes import collect, from_arrays, open_log, to_arrays, write_log
 from coulda.evaluation import compare, evaluate, on_policy
+from coulda.evaluation.history import filled_batches
 from coulda.evaluation.model_checks import replay
 from coulda.hindsight import Exact, Prior
 from coulda.policies import Uniform
@@ -44,6 +45,16 @@ def test_the_behavior_on_its_own_scenarios_is_the_log(log):
     estimate = evaluate(KEY, MODEL, BEHAVIOR, log, Exact(MODEL, BEHAVIOR))
     np.testing.assert_allclose(estimate.terms, log.episode_returns, atol=1e-5)
     assert estimate.method == "CF-PE(6)"
+
+
+def test_the_log_is_worked_on_in_the_pieces_that_it_has(tmp_path, log):
+    """Shards are not filled up to more than the largest of them, and change nothing."""
+    write_log(tmp_path / "log", log.batches(150))
+    stored = open_log(tmp_path / "log")
+    sizes = [(episode.reward.shape[0], count) for (episode, _), count in filled_batches(stored, MODEL.horizon)]
+    assert sizes == [(150, 150), (150, 150), (150, 100)]
+    of = lambda log: evaluate(KEY, MODEL, TARGET, log, Exact(MODEL)).terms
+    np.testing.assert_array_equal(of(stored), of(log))
 
 
 def test_all_estimates_find_the_truth(table):

@@ -62,26 +62,32 @@ def over_log(function: Callable[..., Any], log: Log, horizon: int) -> Iterator[A
         yield to_numpy(run(function, inputs), count)
 
 
-def filled_batches(log: Log, horizon: int, size: int = 4096) -> Iterator[tuple[tuple[Episode, Array], int]]:
+def filled_batches(log: Log, horizon: int) -> Iterator[tuple[tuple[Episode, Array], int]]:
     """Padded episodes `[size, T, ...]` with their numbers, and how many of them count.
 
     A shorter batch is filled up with episodes that do not count, which is cheaper than compiling for its size.
     """
-    size, first = min(size, len(log)), 0
+    size, first = _batch_size(log), 0
     for batch in log.batches(size):
         yield _filled(batch, first, horizon, size), len(batch)
         first += len(batch)
 
 
-def filled_batch(log: Log, horizon: int, index: int, size: int = 4096) -> tuple[Episode, Array]:
+def filled_batch(log: Log, horizon: int, index: int) -> tuple[Episode, Array]:
     """The padded episodes and numbers of `filled_batches` at `index`, without reading those before."""
-    size = min(size, len(log))
+    size = _batch_size(log)
     return _filled(log.batch(index, size), sum(log.batch_sizes(size)[:index]), horizon, size)
 
 
-def batch_sizes(log: Log, size: int = 4096) -> list[int]:
+def batch_sizes(log: Log) -> list[int]:
     """How many episodes count in each of `filled_batches`."""
-    return log.batch_sizes(min(size, len(log)))
+    return log.batch_sizes(_batch_size(log))
+
+
+def _batch_size(log: Log, most: int = 4096) -> int:
+    """At most `most`, and so that little is filled up: equal shares of the log, and no more than its shards hold."""
+    shares = -(-len(log) // most)
+    return max(log.batch_sizes(-(-len(log) // shares)))
 
 
 def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Episode, Array]:

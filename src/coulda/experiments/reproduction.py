@@ -95,7 +95,9 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
             "channels": 4,
         },
         "quick": {"settings": usual[:-1], "seeds": 1, "updates": 200},
-        "desktop": {"settings": FIGURE if begin.world == "7x7" else usual, "updates": 300},
+        "desktop": {"settings": FIGURE, "updates": 300}
+        if begin.world == "7x7"
+        else {"settings": usual, "updates": 800},
         "paper": {
             "updates": 20_000,
             "evaluate_every": 1000,
