@@ -109,6 +109,8 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
             "num_resampled": 160,
         },
     }
+    if preset == "desktop" and begin.world == "7x7":
+        sizes[preset] = {"settings": FIGURE, "updates": 300}
     made = replace(SearchPreset(begin), **sizes[preset])
     return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
 
