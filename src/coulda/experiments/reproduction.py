@@ -22,7 +22,8 @@ BEGINNINGS = {
     "desktop": Beginnings(
         "8x8",
         PolicyRecipe(updates=4000, levels=60_000),
-        ScenarioRecipe(updates=2500, levels=60_000, expert=True),
+        ScenarioRecipe(updates=5000, levels=60_000),
+        logged=40_000,
     ),
     "paper": Beginnings(
         "10x10",
@@ -80,7 +81,9 @@ def evaluation(begin: Beginnings, preset: str) -> Reproduction:
 
 def search(begin: Beginnings, preset: str) -> Reproduction:
     """Figure 3, right."""
-    begin = replace(begin, scenarios=replace(begin.scenarios, expert=True))
+    # For the episodes of all policies on the way, and not for the last percents of those of the uniform one.
+    updates = min(begin.scenarios.updates, 2500) if preset == "desktop" else begin.scenarios.updates
+    begin = replace(begin, scenarios=replace(begin.scenarios, expert=True, updates=updates))
     usual = (*(Setting(method) for method in policy_search.METHODS), Setting("IMPALA"))
     sizes: dict[str, dict[str, Any]] = {
         "smoke": {
@@ -95,9 +98,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
             "channels": 4,
         },
         "quick": {"settings": usual[:-1], "seeds": 1, "updates": 200},
-        "desktop": {"settings": FIGURE, "updates": 300}
-        if begin.world == "7x7"
-        else {"settings": usual, "updates": 800},
+        "desktop": {"settings": usual, "updates": 800},
         "paper": {
             "updates": 20_000,
             "evaluate_every": 1000,
