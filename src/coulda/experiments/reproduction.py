@@ -22,7 +22,7 @@ BEGINNINGS = {
     "desktop": Beginnings(
         "8x8",
         PolicyRecipe(updates=4000, levels=60_000),
-        ScenarioRecipe(updates=5000, levels=60_000),
+        ScenarioRecipe(updates=4000, levels=60_000),
         logged=40_000,
     ),
     "paper": Beginnings(
@@ -38,7 +38,7 @@ BEGINNINGS = {
 WORLDS: dict[str, dict[str, Any]] = {
     "7x7": {"policy": PolicyRecipe(levels=60_000), "scenarios": ScenarioRecipe(levels=60_000, expert=True)},
     "10x10": {
-        "policy": PolicyRecipe(updates=6000, levels=60_000),
+        "policy": PolicyRecipe(updates=4000, levels=60_000),
         "scenarios": ScenarioRecipe(updates=2000, levels=60_000),
         "logged": 4000,
         "truth": 8000,
@@ -98,7 +98,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
             "channels": 4,
         },
         "quick": {"settings": usual[:-1], "seeds": 1, "updates": 200},
-        "desktop": {"settings": usual, "updates": 800},
+        "desktop": {"settings": usual, "updates": 800, "time_constant": 2e4},
         "paper": {
             "updates": 20_000,
             "evaluate_every": 1000,
