@@ -57,6 +57,12 @@ def test_the_log_is_worked_on_in_the_pieces_that_it_has(tmp_path, log):
     np.testing.assert_array_equal(of(stored), of(log))
 
 
+def test_progress_counts_every_episode_once(log):
+    told = []
+    evaluate(KEY, MODEL, TARGET, log, Exact(MODEL), advance=told.append)
+    assert sum(told) == len(log)
+
+
 def test_all_estimates_find_the_truth(table):
     for name, policy in (("target", TARGET), ("behavior", BEHAVIOR)):
         for method, estimate in table.estimates[name].items():

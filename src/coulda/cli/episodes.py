@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 import tyro
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from coulda.episodes import Columns, EpisodeLog, StoredLog, fit_behavior, read_any, write_any
+from coulda.progress import bar
 
 LogPath = Annotated[Path, tyro.conf.Positional]
 
@@ -98,12 +98,10 @@ def summary(log: EpisodeLog | StoredLog) -> dict[str, str]:
 
 def _batches(log: EpisodeLog | StoredLog, what: str) -> Iterator[EpisodeLog]:
     """Batches under a progress bar that counts episodes and leaves nothing behind."""
-    sizes = track(range(len(log)), what, console=Console(stderr=True), transient=True)
-    bar = iter(sizes)
-    for batch in log.batches():
-        for _ in range(len(batch)):
-            next(bar)
-        yield batch
+    with bar(what, len(log)) as advance:
+        for batch in log.batches():
+            advance(len(batch))
+            yield batch
 
 
 COMMANDS = {"info": Info, "validate": Validate, "convert": Convert}

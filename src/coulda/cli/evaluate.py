@@ -23,6 +23,7 @@ from coulda.evaluation.scenarios import chunk_work
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
+from coulda.progress import bar
 from coulda.report import Explorer, Report, explore, provenance, save_report, summarize, tabulate
 from coulda.report.page import check_place
 
@@ -79,7 +80,9 @@ class Evaluate:
         model = None if self.model is None else load(self.model, POMDP)
         environment = None if self.environment is None else load(self.environment, POMDP)
         policies, source = load_policies(self.policy), _source(self.scenarios, model)
-        with self._open() as executor, Console(stderr=True).status(f"evaluating on {len(log):,} episodes …"):
+        # Episodes are counted where scenarios are drawn for them, which takes long; model-free estimators do not.
+        total = None if model is None else len(log)
+        with self._open() as executor, bar(f"evaluating on {len(log):,} episodes", total) as advance:
             comparison = compare(
                 jax.random.key(self.seed),
                 model,
@@ -91,6 +94,7 @@ class Evaluate:
                 level=self.level,
                 num_scenarios=self.num_scenarios,
                 executor=executor,
+                advance=advance,
             )
         console.print(table(comparison))
         for name, estimate in comparison.rows():

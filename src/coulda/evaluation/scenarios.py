@@ -5,7 +5,7 @@ MB-PE, with a source that infers it is CF-PE(t). All policies are run on the sam
 are paired.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from coulda.executors import Executor, Work, gather
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
+from coulda.progress import Advance
 
 
 def evaluate(
@@ -68,6 +69,7 @@ def evaluate_policies(
     interval_kind: str = "student",
     bounds: tuple[float, float] | None = None,
     malformed: Callable[[Scenario], Array] | None = None,
+    advance: Advance | None = None,
 ) -> dict[str, Estimate]:
     """`evaluate` for several policies on the same scenarios.
 
@@ -84,10 +86,12 @@ def evaluate_policies(
         bounds: the least and the largest possible return.
         malformed: tells of a scenario whether the real world could not have made it, such as a level without an agent.
             Such scenarios are scored as they fall, never repaired; their share is reported.
+        advance: told how many episodes more are done.
     """
     source = Prior(model) if scenarios is None else scenarios
     options = {"level": level, "interval_kind": interval_kind, "bounds": bounds, "malformed": malformed}
-    return evaluate_sources(key, model, policies, episodes, [source], num_scenarios=num_scenarios, **options)[0]
+    options |= {"num_scenarios": num_scenarios, "advance": advance}
+    return evaluate_sources(key, model, policies, episodes, [source], **options)[0]
 
 
 class Chunk(eqx.Module):
@@ -113,11 +117,12 @@ def evaluate_sources(
     bounds: tuple[float, float] | None = None,
     malformed: Callable[[Scenario], Array] | None = None,
     executor: Executor | None = None,
+    advance: Advance | None = None,
 ) -> list[dict[str, Estimate]]:
     """`evaluate_policies` for several sources, in one pass over the log.
 
     With an executor the pieces of the log are worked on wherever it says, to the same bits. Its work is a `chunk_work`
-    of the same model, policies, log and sources.
+    of the same model, policies, log and sources. `advance` is told how many episodes more are done.
     """
     key_scenarios, key_interval = jax.random.split(key)
     if executor is None:
@@ -127,7 +132,14 @@ def evaluate_sources(
         executor.publish(0, key_scenarios)
         counts = batch_sizes(episodes)
         pieces = ((batch.value, counts[batch.index]) for batch in gather(executor, range(len(counts))))
-    chunks = zip(*([to_numpy(chunk, count) for chunk in piece] for piece, count in pieces), strict=True)
+
+    def finished() -> Iterator[list[Chunk]]:
+        for piece, count in pieces:
+            yield [to_numpy(chunk, count) for chunk in piece]
+            if advance is not None:
+                advance(count)
+
+    chunks = zip(*finished(), strict=True)
     estimate = partial(_summary, model, episodes, malformed is not None, key_interval, level, interval_kind, bounds)
     return [estimate(source, list(parts)) for source, parts in zip(sources, chunks, strict=True)]
 

@@ -33,9 +33,9 @@ def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict
     """All stages; the last writes `models.json` into `folder`."""
     stages = Stages(folder / "stages")
     pipeline = Pipeline(stages, preset.beginnings, progress)
-    pipeline.check_levels()
     policy_path, policy = pipeline.policy()
     model_path, network = pipeline.scenario_model()
+    pipeline.check_levels()
     held_out = HeldOut(pipeline.environment("truth"), preset.episodes)
 
     def measure() -> dict[str, bytes]:

@@ -1,6 +1,8 @@
 """What every experiment on PO-Sokoban begins with, as stages: levels, a policy, a scenario model, a log."""
 
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from jax import Array
 
 from coulda.environments.sokoban import Sokoban
 from coulda.environments.sokoban.pool import read_pool, write_pool
-from coulda.episodes import StoredLog, collect_batches, open_log, write_log
+from coulda.episodes import EpisodeLog, StoredLog, collect_batches, open_log, write_log
 from coulda.experiments.presets import POOLS, SokobanSize, check_disjoint, draw_levels, find_size, sokoban
 from coulda.experiments.sokoban_models import (
     PolicyRecipe,
@@ -24,6 +26,7 @@ from coulda.experiments.stages import Stages, work_folder
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
 from coulda.policies import Uniform
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
+from coulda.progress import Advance, bar
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ class Pipeline:
         settings = {"seed": sizes.seed, "size": asdict(sizes.size), "pool": pool, "share": POOLS, "levels": count}
 
         def make(path: Path) -> None:
-            write_pool(path, draw_levels(level_key(sizes.seed), sizes.size, pool, count))
+            with self.bar("levels", count) as advance:
+                levels = draw_levels(level_key(sizes.seed), sizes.size, pool, count, advance)
+            write_pool(path, levels)
 
         return self.stages.make(f"levels-{pool}", settings, {}, make)
 
@@ -119,10 +124,17 @@ class Pipeline:
         settings = {"seed": sizes.seed, "size": asdict(sizes.size), "episodes": sizes.logged}
 
         def make(path: Path) -> None:
-            write_log(path, collect_batches(self.key("log"), self.environment("log"), Uniform(5), sizes.logged, 2048))
+            environment = self.environment("log")
+            with self.bar("episodes", sizes.logged) as advance:
+                batches = collect_batches(self.key("log"), environment, Uniform(5), sizes.logged, 2048)
+                write_log(path, counted(batches, advance))
 
         path = self.stages.make("log", settings, {"levels": levels}, make)
         return path, open_log(path)
+
+    def bar(self, what: str, total: int) -> AbstractContextManager[Advance]:
+        """On the screen, if progress is shown."""
+        return bar(what, total, self.progress)
 
     def key(self, use: str) -> Array:
         """A key for one use."""
@@ -135,3 +147,10 @@ class Pipeline:
         if status == "interrupted":
             self.stages.console.print(f"saved in {work_folder(path)}; the same command goes on from there")
             raise KeyboardInterrupt
+
+
+def counted(batches: Iterable[EpisodeLog], advance: Advance) -> Iterator[EpisodeLog]:
+    """The same batches; `advance` is told of each."""
+    for batch in batches:
+        yield batch
+        advance(len(batch))

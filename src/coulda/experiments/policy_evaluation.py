@@ -60,11 +60,12 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
     """All stages; the last writes `evaluation.json`, `evaluation.csv` and `evaluation.svg` into `folder`."""
     stages = Stages(folder / "stages")
     pipeline = Pipeline(stages, preset.beginnings, progress)
-    pipeline.check_levels()
     policy_path, policy = pipeline.policy()
     recipe = preset.beginnings.scenarios
     recipes = {t: replace(recipe, steps=t) if preset.separate else recipe for t in preset.steps}
     networks = {t: pipeline.scenario_model(recipes[t]) for t in preset.steps}
+    # Not before: at the paper's size the levels of all pools alone take an hour.
+    pipeline.check_levels()
     log_path, log = pipeline.log()
     policies = noisy(policy, preset.noise)
     model = pipeline.environment("scenarios")
@@ -72,22 +73,30 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
 
     def truth() -> dict[str, bytes]:
         environment, key = pipeline.environment("truth"), pipeline.key("truth")
-        found = {n: on_policy(key, environment, p, preset.beginnings.truth) for n, p in policies.items()}
-        return {"estimates.json": _encode([_estimate(n, None, e) for n, e in found.items()])}
+        rows = []
+        with pipeline.bar("policies", len(policies)) as advance:
+            for name, policy in policies.items():
+                rows.append(_estimate(name, None, on_policy(key, environment, policy, preset.beginnings.truth)))
+                advance(1)
+        return {"estimates.json": _encode(rows)}
 
     def importance() -> dict[str, bytes]:
         rows = []
-        for name, target in policies.items():
-            weighted = weigh(target, log)
-            for kind in IMPORTANCE:
-                found = importance_sampling(pipeline.key(kind), target, log, kind, weighted=weighted)
-                rows.append(_estimate(name, None, found))
+        with pipeline.bar("policies", len(policies)) as advance:
+            for name, target in policies.items():
+                weighted = weigh(target, log)
+                for kind in IMPORTANCE:
+                    found = importance_sampling(pipeline.key(kind), target, log, kind, weighted=weighted)
+                    rows.append(_estimate(name, None, found))
+                advance(1)
         return {"estimates.json": _encode(rows)}
 
     def counterfactual(t: int) -> dict[str, bytes]:
         source = Learned(model, networks[t][1]).given(t)
-        options = {"num_scenarios": preset.num_scenarios, "malformed": Malformed(preset.beginnings.size.boxes)}
-        found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
+        check = Malformed(preset.beginnings.size.boxes)
+        with pipeline.bar("episodes", len(log)) as advance:
+            options: Any = {"num_scenarios": preset.num_scenarios, "malformed": check, "advance": advance}
+            found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
         return {"estimates.json": _encode([_estimate(n, t, e) for n, e in found.items()])}
 
     used = {"policy": policy_path, "log": log_path}

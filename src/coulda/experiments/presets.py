@@ -15,6 +15,7 @@ from jax import Array
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate, tiles
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import GumbelMaxAction
+from coulda.progress import Advance
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ POOLS = {"policy": 0.3, "scenarios": 0.3, "log": 0.2, "truth": 0.2}
 """Who uses levels, and each one's share of all of them."""
 
 
+LEVELS_AT_ONCE = 250_000
+"""That the generator draws between two looks at the progress."""
+
+
 def find_size(name: str) -> SokobanSize:
     """A world by its name."""
     if name not in SIZES:
@@ -70,13 +75,19 @@ def sokoban_policy(key: Array, size: SokobanSize, *, focus: bool, **options: int
     return ConvLSTMPolicy(key, size.size, size.size, focus=looks_at, **options)
 
 
-def draw_levels(key: Array, size: SokobanSize, pool: str, n: int) -> np.ndarray:
-    """`n` levels of one pool, `uint8[n, size, size]`: what the generator draws, those of other pools left out."""
+def draw_levels(key: Array, size: SokobanSize, pool: str, n: int, advance: Advance | None = None) -> np.ndarray:
+    """`n` levels of one pool, `uint8[n, size, size]`: what the generator draws, those of other pools left out.
+
+    `advance` is told how many more there are.
+    """
     found, count = [], 0
     for i in range(1000):
-        batch = generate(jax.random.fold_in(key, i), int(1.1 * (n - count) / POOLS[pool]) + 16, *_shape(size))
+        wanted = min(int(1.1 * (n - count) / POOLS[pool]) + 16, LEVELS_AT_ONCE)
+        batch = generate(jax.random.fold_in(key, i), wanted, *_shape(size))
         found.append(batch[pool_of(batch) == pool])
         count += len(found[-1])
+        if advance is not None:
+            advance(len(found[-1]))
         if count >= n:
             break
     return np.concatenate(found)[:n]

@@ -109,7 +109,9 @@ def evaluate(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: Stored
         for kind in ("ordinary", "weighted"):
             found = importance_sampling(pipeline.key(kind), policy, log, kind, weighted=weighted)
             estimates[name][found.method] = found
-    for found in evaluate_sources(key, model, policies, log, sources, malformed=check):
+    with pipeline.bar("episodes", len(log)) as advance:
+        table = evaluate_sources(key, model, policies, log, sources, malformed=check, advance=advance)
+    for found in table:
         for name, estimate in found.items():
             estimates[name][estimate.method] = estimate
     for name, policy in policies.items():
