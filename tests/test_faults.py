@@ -41,7 +41,6 @@ def test_a_reader_that_checks_nothing_would_be_caught(tmp_path):
     assert outcomes == {"accepted"}
 
 
-@pytest.mark.slow
 def test_ray_loses_nothing_when_actors_nodes_and_learners_die(tmp_path):
     command = isolated(PROGRAMS / "cluster.py", "brief", tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, cwd=ROOT)
