@@ -39,8 +39,9 @@ GRID, TILES, ACTIONS = 10, 7, 5
 SIZES = (1, 4, 1, 8) if TINY else (3, 32, 2, 256)
 ARCHITECTURE = dict(zip(("layers", "channels", "ticks", "units"), SIZES, strict=True))
 STEPS, BATCH, REPEATS = (2, 4, 1) if TINY else (20, 64, 7)
-PAPER = replace(RECIPES["10x10"], **ARCHITECTURE, batch=BATCH, levels=BATCH if TINY else 10_000, max_staleness=1)
-UPDATES, WARM_UP = (2, 1) if TINY else (10, 3)
+EPISODES = 4 if TINY else 32
+PAPER = replace(RECIPES["10x10"], **ARCHITECTURE, batch=EPISODES, levels=EPISODES if TINY else 10_000, max_staleness=1)
+UPDATES, WARM_UP = (2, 1) if TINY else (6, 2)
 
 
 def main() -> dict[str, Any]:
@@ -85,7 +86,7 @@ def actors() -> dict[str, float]:
     environment = PAPER.make_environment()
     assert isinstance(environment, Sokoban)
     policy = PAPER.first_policy()
-    work = episodes_of(environment, policy, batch=BATCH, seed=0)
+    work = episodes_of(environment, policy, batch=EPISODES, seed=0)
     observations = work(policy, 0).observation[:, :-1]
 
     def unroll(policy, observations):
@@ -95,7 +96,7 @@ def actors() -> dict[str, float]:
     bare = eqx.filter_jit(lambda policy, observations: batched(lambda o: unroll(policy, o), observations))
     acting = fastest(lambda: eqx.filter(work(policy, 0), eqx.is_array))
     forward = fastest(lambda: bare(policy, observations))
-    steps = BATCH * environment.horizon
+    steps = EPISODES * environment.horizon
     return {
         "acting_steps_per_second": round(steps / acting),
         "forward_steps_per_second": round(steps / forward),
