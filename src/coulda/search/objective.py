@@ -19,6 +19,7 @@ from jax import Array
 from coulda.evaluation.history import taken_log_probs
 from coulda.noise import merge
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
+from coulda.trainer import sum_over_devices
 
 Normalization = Literal["scenario", "batch"]
 NORMALIZATIONS = ("scenario", "batch")
@@ -84,14 +85,19 @@ class Regression(eqx.Module):
             scenarios: `[S, ...]`.
         """
         key_actions, key_resample = jax.random.split(key)
-        numbers = jnp.arange(jax.tree.leaves(scenarios)[0].shape[0])
-        keys = jax.random.split(key_actions, numbers.size)
+        count = jax.tree.leaves(scenarios)[0].shape[0]
+        keys = jax.vmap(lambda key: jax.random.split(key, self.num_rollouts))(jax.random.split(key_actions, count))
+        numbers = jnp.repeat(jnp.arange(count), self.num_rollouts)
 
-        def run(scenario: tuple[Array, Array, Scenario]) -> Episode:
-            key, number, u = scenario
-            return self._trajectories(key, model, planner(number, u), u)
+        def run(pair: tuple[Array, Array]) -> Episode:
+            key, number = pair
+            scenario = jax.tree.map(lambda leaf: leaf[number], scenarios)
+            fresh = model.scenario_prior.sample(key)
+            return rollout(model, planner(number, scenario), merge(scenario, fresh, INFERRED)).episode
 
-        trajectories = batched(run, (keys, numbers, scenarios))
+        # All trajectories under one vmap, which conv-LSTMs like better than rollouts within scenarios.
+        flat = batched(run, (keys.reshape(-1), numbers))
+        trajectories = jax.tree.map(lambda leaf: leaf.reshape(count, self.num_rollouts, *leaf.shape[1:]), flat)
         return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample))
 
     def gradient_on(self, policy: Policy, trajectories: Episode, noise: Array) -> tuple[Policy, RegressionInfo]:
@@ -100,22 +106,14 @@ class Regression(eqx.Module):
         log_weights = self.log_weights(policy, trajectories)
         weights = normalize(log_weights, usable, self.normalization)
         chosen, share = self._chosen(noise, trajectories, weights)
-        log_likelihood, gradient = eqx.filter_value_and_grad(weighted_log_likelihood)(policy, chosen, share)
+        climb = lambda policy, batch: eqx.filter_value_and_grad(weighted_log_likelihood)(policy, *batch)
+        log_likelihood, gradient = sum_over_devices(climb, policy, (chosen, share))
         return gradient, self._info(trajectories.episode_return, log_weights, weights, usable, log_likelihood)
 
     def log_weights(self, policy: Policy, trajectories: Episode) -> Array:
         """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""
         weigh = jax.vmap(lambda episode: log_weight(policy, episode, self.temperature, ratio=self.ratio))
         return batched(weigh, trajectories)
-
-    def _trajectories(self, key: Array, model: POMDP, planner: Actor, scenario: Scenario) -> Episode:
-        """Counterfactual trajectories of one scenario, `[n, T, ...]`."""
-
-        def one(key: Array) -> Episode:
-            fresh = model.scenario_prior.sample(key)
-            return rollout(model, planner, merge(scenario, fresh, INFERRED)).episode
-
-        return jax.vmap(one)(jax.random.split(key, self.num_rollouts))
 
     def _chosen(self, noise: Array, trajectories: Episode, weights: Array) -> tuple[Episode, Array]:
         """The trajectories on which the gradient is taken, `[m, ...]`, and their weights `[m]`."""
