@@ -38,8 +38,8 @@ BEGINNINGS = {
 WORLDS: dict[str, dict[str, Any]] = {
     "7x7": {"policy": PolicyRecipe(levels=60_000), "scenarios": ScenarioRecipe(levels=60_000, expert=True)},
     "10x10": {
-        "policy": PolicyRecipe(updates=4000, levels=60_000),
-        "scenarios": ScenarioRecipe(updates=2000, levels=60_000),
+        "policy": PolicyRecipe(updates=2500, levels=60_000),
+        "scenarios": ScenarioRecipe(updates=1200, levels=60_000),
         "logged": 4000,
         "truth": 8000,
     },
