@@ -40,6 +40,8 @@ class Beginnings:
     """Episodes of the uniform policy, and levels that they are drawn from."""
     truth: int = 20_000
     """Episodes that measure the truth, and levels that they are drawn from."""
+    evaluation_levels: int = 1000
+    """Held-out levels that measure networks while they are trained; 0 measures nothing, and saves a minute."""
     seed: int = 0
 
     @property
@@ -55,12 +57,10 @@ class Pipeline:
         stages: where they are kept.
         sizes: of everything.
         progress: whether training shows its own.
-        evaluation_levels: held-out levels that measure networks as they are trained; 0 measures nothing.
     """
 
-    def __init__(self, stages: Stages, sizes: Beginnings, progress: bool = True, evaluation_levels: int = 1000):
+    def __init__(self, stages: Stages, sizes: Beginnings, progress: bool = True):
         self.stages, self.sizes, self.progress = stages, sizes, progress
-        self.evaluation_levels = evaluation_levels
 
     def levels(self, pool: str) -> Path:
         """The levels of one pool."""
@@ -141,7 +141,7 @@ class Pipeline:
         return jax.random.fold_in(jax.random.key(self.sizes.seed), np.uint32(sum(map(ord, use)) + 1000))
 
     def _running(self, path: Path) -> Running:
-        return Running(work_folder(path), progress=self.progress, evaluation_levels=self.evaluation_levels)
+        return Running(work_folder(path), progress=self.progress, evaluation_levels=self.sizes.evaluation_levels)
 
     def _finish(self, path: Path, status: str) -> None:
         if status == "interrupted":

@@ -18,7 +18,12 @@ _SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, ba
 
 BEGINNINGS = {
     "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
-    "quick": Beginnings("7x7", PolicyRecipe(updates=700, levels=60_000), ScenarioRecipe(updates=700, levels=60_000)),
+    "quick": Beginnings(
+        "7x7",
+        PolicyRecipe(updates=700, levels=60_000),
+        ScenarioRecipe(updates=1000, levels=60_000),
+        evaluation_levels=0,
+    ),
     "desktop": Beginnings(
         "8x8",
         PolicyRecipe(updates=4000, levels=60_000),

@@ -45,6 +45,7 @@ class StoryPreset:
             ScenarioRecipe(updates=600, levels=30_000),
             logged=1000,
             truth=4000,
+            evaluation_levels=0,
         )
     )
     parts_of_t: tuple[float, ...] = FEWER_PARTS
@@ -75,7 +76,7 @@ class StoryPreset:
 
 def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = True) -> Path:
     """Run all of it, finished stages being reused; returns the path of the page."""
-    pipeline = Pipeline(Stages(folder / "stages", console), preset.beginnings, progress, evaluation_levels=0)
+    pipeline = Pipeline(Stages(folder / "stages", console), preset.beginnings, progress)
     console.rule("1  levels, and a log of a random policy")
     pipeline.check_levels()
     log = pipeline.log()[1]
@@ -182,6 +183,7 @@ SMOKE = StoryPreset(
         ScenarioRecipe(1, 4, 2, updates=2, batch=4, levels=32, expert=True),
         logged=16,
         truth=16,
+        evaluation_levels=0,
     ),
     search_updates=1,
     shown=4,
