@@ -1,5 +1,8 @@
 """`PolicySearch` around its objective: behavior and staleness, the source's training, planners' mixture, logs."""
 
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -50,6 +53,37 @@ def test_a_step_is_a_function_of_its_key_and_state():
     once, again, other = (search.step(jax.random.key(seed), state)[0] for seed in (1, 1, 2))
     assert same(once, again)
     assert not same(once, other)
+
+
+TWO_DEVICES = """
+import jax, numpy as np, optax
+jax.config.update("jax_num_cpu_devices", 2)
+from coulda.environments import tiger
+from coulda.hindsight import Prior
+from coulda.policies import Tabular
+from coulda.search import PolicySearch
+
+model = tiger(horizon=3, reparameterization="gumbel_max")
+search = PolicySearch(model, model, Prior(model), optax.adam(0.1), num_episodes=4)
+state = search.init(Tabular(np.full((3, 3), 1 / 3)))
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None)
+counts = []
+for i in range(3):
+    state, _ = search.step(jax.random.key(i), state)
+    counts.append(len(compiled))
+print(jax.local_device_count(), *counts)
+"""
+
+
+def test_over_two_devices_the_first_step_compiles_for_all():
+    """A state that comes back placed otherwise than it went in would have every program compiled twice."""
+    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=True)
+    devices, *counts = map(int, done.stdout.split())
+    assert devices == 2
+    assert counts[0] > 0
+    assert counts[1] == counts[2] == counts[0]
 
 
 class Counting(ScenarioSource):

@@ -41,8 +41,8 @@ class StoryPreset:
     beginnings: Beginnings = field(
         default_factory=lambda: Beginnings(
             "7x7",
-            PolicyRecipe(updates=500, levels=30_000),
-            ScenarioRecipe(updates=600, levels=30_000),
+            PolicyRecipe(updates=400, levels=30_000),
+            ScenarioRecipe(updates=500, levels=30_000),
             logged=1000,
             truth=4000,
             evaluation_levels=0,
@@ -50,7 +50,7 @@ class StoryPreset:
     )
     parts_of_t: tuple[float, ...] = FEWER_PARTS
     noise: tuple[float, ...] = (0.0, 0.5, 0.8)
-    search_updates: int = 120
+    search_updates: int = 100
     shown: int = 40
     """Episodes in the explorer."""
     samples: int = 12

@@ -15,6 +15,7 @@ from coulda.hindsight import ScenarioSource
 from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
 from coulda.search.objective import Regression
+from coulda.trainer import on_all_devices
 
 Learn = Callable[[Array, ScenarioSource, Scenario, Episode], ScenarioSource]
 """(key, source, u, h) -> source: train the source on privileged pairs, `[N, ...]`: the true u of each logged h."""
@@ -104,7 +105,8 @@ class PolicySearch(eqx.Module):
     def init(self, policy: Policy) -> SearchState:
         """The state before the first step, μ being π^0. Nothing is drawn, so no key is taken."""
         optimizer_state = self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
-        return SearchState(policy, policy, self.scenarios, optimizer_state, jnp.int32(0), jnp.int32(0))
+        first = SearchState(policy, policy, self.scenarios, optimizer_state, jnp.int32(0), jnp.int32(0))
+        return on_all_devices(first)
 
     def step(self, key: Array, state: SearchState) -> tuple[SearchState, SearchInfo]:
         """One iteration k of Algorithm 1: log episodes, infer scenarios, improve π. Consumes `key`."""
