@@ -58,6 +58,7 @@ def test_the_table_is_that_of_compare(folder: Path, capsys):
         tyro.cli(Evaluate, args=arguments).run()
 
 
+@pytest.mark.slow
 def test_workers_elsewhere_make_the_same_table(folder: Path, monkeypatch):
     """The log has two pieces, and a worker makes both."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
