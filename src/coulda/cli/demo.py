@@ -24,7 +24,7 @@ class Demo:
     smoke: bool = False
     """So small that it takes seconds and means nothing."""
     progress: bool = True
-    """Show the progress of training."""
+    """Show how much of each stage is done, and how long the rest will take."""
 
     def run(self) -> None:
         """Tell the story, write the page."""

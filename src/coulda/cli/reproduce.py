@@ -43,7 +43,7 @@ class Reproduce:
     folder: Path = Path("runs")
     """Where everything goes: FOLDER/PRESET[-WORLD]."""
     progress: bool = True
-    """Show the progress of training."""
+    """Show how much of each stage is done, and how long the rest will take."""
 
     def run(self) -> None:
         """Make what is missing, and print the numbers."""

@@ -41,7 +41,7 @@ class Beginnings:
     truth: int = 20_000
     """Episodes that measure the truth, and levels that they are drawn from."""
     evaluation_levels: int = 1000
-    """Held-out levels that measure networks while they are trained; 0 measures nothing, and saves a minute."""
+    """Held-out levels that measure networks while they are trained; 0 measures nothing, and compiles less."""
     seed: int = 0
 
     @property

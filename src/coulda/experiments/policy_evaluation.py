@@ -64,7 +64,7 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
     recipe = preset.beginnings.scenarios
     recipes = {t: replace(recipe, steps=t) if preset.separate else recipe for t in preset.steps}
     networks = {t: pipeline.scenario_model(recipes[t]) for t in preset.steps}
-    # Not before: at the paper's size the levels of all pools alone take an hour.
+    # Not before: at the paper's size drawing the levels of all pools takes long, and nothing else needs them yet.
     pipeline.check_levels()
     log_path, log = pipeline.log()
     policies = noisy(policy, preset.noise)
