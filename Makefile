@@ -14,7 +14,7 @@ demo: $(INSTALLED)       ## run the main job: the whole story, end to end
 	$(BIN)/coulda demo
 
 test: $(INSTALLED)       ## run the fast tests (what CI runs)
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(INSTALLED)  ## run the slow tests only
 	$(BIN)/pytest -m slow
@@ -24,7 +24,7 @@ check: $(INSTALLED)      ## format, lint, types, import layers and the fast test
 	$(BIN)/ruff check $(RUFF_PATHS)
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist worksteal
 
 docs: $(INSTALLED)       ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html

@@ -13,20 +13,20 @@ from rich.console import Console
 
 from coulda.environments.sokoban import solve
 from coulda.environments.sokoban.pool import read_pool
+from coulda.executors import InProcess
 from coulda.experiments import mismatch, policy_evaluation, policy_search
-from coulda.experiments.pipeline import Pipeline
+from coulda.experiments.impala import ImpalaRecipe, learn
+from coulda.experiments.pipeline import Pipeline, training_log
 from coulda.experiments.presets import POOLS, SIZES, check_disjoint, draw_levels, pool_of, sokoban
-from coulda.experiments.reproduction import beginnings, evaluation, latent_mismatch, search
+from coulda.experiments.reproduction import beginnings, evaluation, latent_mismatch, networks, search
 from coulda.experiments.sokoban_models import HeldOut, solvers
-from coulda.experiments.stages import Stages, read_result
+from coulda.experiments.stages import Stages, read_result, work_folder
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian, load_scenario_model, save_scenario_model
 from coulda.hindsight.learned import Learned
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
 from coulda.pomdp import rollout
 from coulda.storage import ArtifactError
-
-# One worker makes the folder that these tests share: it takes a minute.
-pytestmark = pytest.mark.xdist_group("sokoban experiments")
+from coulda.trainer.logs import held_out_curve, read_log
 
 SIZE = SIZES["7x7"]
 SMOKE = beginnings("smoke", None, 0)
@@ -131,6 +131,16 @@ def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
     assert {name.rpartition("-")[0] for name in new} == {"levels-truth"}
 
 
+def test_a_policy_by_impala_is_a_stage_too(tmp_path):
+    recipe = ImpalaRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
+    pipeline = Pipeline(Stages(tmp_path), replace(SMOKE, policy=recipe, seed=5, evaluation_levels=32), False)
+    path, policy = pipeline.policy()
+    alone = learn(replace(recipe, seed=5), InProcess(replace(recipe, seed=5).work(pipeline.environment("policy"))), 32)
+    assert eqx.tree_equal(policy, alone.state.policy)
+    assert [row["updates"] for row in held_out_curve(read_log(training_log(path)))] == [3]
+    assert not work_folder(path).exists()
+
+
 def test_a_stage_that_somebody_touched_is_refused(tmp_path):
     stages = Stages(tmp_path, Console(quiet=True))
     make = lambda: {"numbers.json": b"[1, 2, 3]"}
@@ -170,7 +180,7 @@ def test_an_input_that_changes_makes_a_stage_anew(tmp_path):
 
 
 @pytest.mark.slow
-def test_search_and_mismatch_are_reproduced_too(smoke):
+def test_search_mismatch_and_models_are_reproduced_too(smoke):
     found = search(SMOKE, "smoke").run(smoke, False)
     assert set(found["final"]) == {"CF-GPS", "IMPALA"}
     assert all(len(row["solved"]) == 2 for row in found["final"].values())
@@ -178,6 +188,10 @@ def test_search_and_mismatch_are_reproduced_too(smoke):
     summary = latent_mismatch(SMOKE, "smoke").run(smoke, False)
     assert set(summary["t"]) == {"0", "1", "25"}
     assert "</svg>" in (smoke / "mismatch.svg").read_text()
+    found = networks(SMOKE, "smoke").run(smoke, False)
+    assert [row["t"] for row in found["scenario model"]] == [0, 1, 5, 10, 15, 25]
+    assert [row["updates"] for row in found["policy's curve"]] == [3]
+    assert "</svg>" in (smoke / "models.svg").read_text()
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ import pytest
 
 from coulda.cli import main
 from coulda.cli.train import Train
-from coulda.experiments.impala import RECIPES, curve
+from coulda.experiments.impala import RECIPES
 from coulda.trainer import checkpoint_steps
 from coulda.trainer.checkpoints import checkpoint_path
-from coulda.trainer.logs import read_log
+from coulda.trainer.logs import held_out_curve, read_log
 
 QUICK = ["--batch", "8", "--evaluation-episodes", "64", "--evaluate-every", "2", "--no-progress", "--no-all-cores"]
 
@@ -34,7 +34,7 @@ def test_a_world_is_trained_and_told(tmp_path, capsys):
     assert told[-1]["frames"] == 8 * 4
     assert told[-1]["frames_per_second"] == pytest.approx(32 * told[-1]["steps_per_second"])
     assert {"loss/policy_loss", "loss/entropy", "staleness", "episode_return", "gradient_norm"} <= set(told[-1])
-    rows = curve(log)
+    rows = held_out_curve(log)
     assert [row["updates"] for row in rows] == [2, 4]
     assert rows[-1]["frames"] == 4 * 32
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from coulda.executors import InProcess
+from coulda.experiments.impala import ImpalaRecipe
 from coulda.experiments.pipeline import Beginnings
 from coulda.experiments.presets import draw_levels, sokoban
 from coulda.experiments.sokoban_models import first_scenario_model, imitation, policy_of, scenario_training
@@ -14,7 +16,11 @@ def expected_cost(begin: Beginnings) -> str:
     """A few updates of both networks are timed; the sentence says what all of them would take."""
     key, size = jax.random.key(begin.seed), begin.size
     environment = sokoban(draw_levels(key, size, "policy", 256), size)
-    policy = seconds_an_update(imitation(environment, size, begin.policy), policy_of(key, size, begin.policy))
+    if isinstance(begin.policy, ImpalaRecipe):
+        work = begin.policy.work(environment)
+        policy = seconds_an_update(begin.policy.training(InProcess(work)), begin.policy.first_policy())
+    else:
+        policy = seconds_an_update(imitation(environment, size, begin.policy), policy_of(key, size, begin.policy))
     model = first_scenario_model(key, begin.scenarios)
     scenarios = seconds_an_update(scenario_training(environment, size, begin.scenarios), model)
     hours = policy * begin.policy.updates / 3600, scenarios * begin.scenarios.updates / 3600

@@ -28,7 +28,7 @@ from coulda.policies import Recurrent
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import POMDP
 from coulda.trainer import Trained, TrainerConfig, train
-from coulda.trainer.logs import LOG, read_log
+from coulda.trainer.logs import LOG, held_out_curve, read_log
 from coulda.training import ActorCriticLoss, Impala, episodes_of
 
 
@@ -88,6 +88,14 @@ class ImpalaRecipe:
         """The recipe of the actors' work, for workers anywhere."""
         return WorkSpec("coulda.experiments.impala:actors", {"recipe": asdict(self)})
 
+    def training(self, executor: Executor) -> Impala:
+        """The learner, of what the executor's actors do."""
+        return Impala(executor, self.optimizer, self.loss, self.max_staleness)
+
+    def work(self, environment: POMDP) -> Work:
+        """Episodes of the actors there."""
+        return episodes_of(environment, self.first_policy(), batch=self.batch, seed=self.seed)
+
     def make_environment(self) -> POMDP:
         """Where to learn."""
         if self.environment != "sokoban":
@@ -125,7 +133,7 @@ RECIPES = {
 def actors(recipe: dict[str, Any]) -> Work:
     """What the actors do, from a recipe as JSON has it."""
     made = ImpalaRecipe(**recipe)
-    return episodes_of(made.make_environment(), made.first_policy(), batch=made.batch, seed=made.seed)
+    return made.work(made.make_environment())
 
 
 def learn(
@@ -136,7 +144,7 @@ def learn(
     **running: Any,
 ) -> Trained:
     """Train by IMPALA; `running` are options of `coulda.trainer.train`, which keeps the best and the last."""
-    impala = Impala(executor, recipe.optimizer, recipe.loss, recipe.max_staleness)
+    impala = recipe.training(executor)
     _, key = jax.random.split(jax.random.key(recipe.seed))
     measure = recipe.make_evaluation(evaluation_episodes)
     config = TrainerConfig(
@@ -174,28 +182,11 @@ def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> 
         "processor seconds": before["processor seconds"] + time.process_time(),
         "wall-clock seconds": before["wall-clock seconds"] + time.perf_counter() - start,
         "load average": os.getloadavg()[2],
-        "curve": curve(read_log(run / LOG)),
+        "curve": held_out_curve(read_log(run / LOG)),
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "curve.json").write_text(json.dumps(record, indent=1) + "\n")
     _draw(folder / "curve.svg", record)
-
-
-def curve(log: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """A row an evaluation: updates, frames and seconds of training until then, and what was found."""
-    rows, step, frames, seconds = [], 0, 0.0, 0.0
-    for line in log:
-        if "frames" in line:
-            taken = line["step"] - step
-            step, frames, seconds = (
-                line["step"],
-                frames + taken * line["frames"],
-                seconds + taken / line["steps_per_second"],
-            )
-        elif "held_out/return" in line:
-            found = {name.removeprefix("held_out/"): value for name, value in line.items() if name != "step"}
-            rows.append({"updates": step, "frames": round(frames), "seconds": round(seconds, 1), **found})
-    return rows
 
 
 def _draw(path: Path, record: dict[str, Any]) -> None:

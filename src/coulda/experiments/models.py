@@ -3,15 +3,18 @@
 Both are measured on levels that nothing was trained on, beside what it took to train them.
 """
 
+import io
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from coulda.experiments.pipeline import Beginnings, Pipeline
+from coulda.experiments.pipeline import Beginnings, Pipeline, training_log
 from coulda.experiments.sokoban_models import HeldOut, quality
 from coulda.experiments.stages import Stages
+from coulda.extras import require
+from coulda.trainer.logs import held_out_curve, read_log
 
 PARTS_OF_T = (0.2, 0.4, 0.6, 1.0)
 
@@ -30,7 +33,7 @@ class ModelsPreset:
 
 
 def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict[str, Any]:
-    """All stages; the last writes `models.json` into `folder`."""
+    """All stages; the last writes `models.json` and `models.svg` into `folder`."""
     stages = Stages(folder / "stages")
     pipeline = Pipeline(stages, preset.beginnings, progress)
     policy_path, policy = pipeline.policy()
@@ -48,6 +51,30 @@ def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict
     result = stages.result("models", {"episodes": preset.episodes, "steps": preset.steps}, inputs, measure)
     seconds = stages.seconds()
     trained = {"policy": seconds.get(policy_path.name), "scenario model": seconds.get(model_path.name)}
-    found = msgspec.json.decode(result["models.json"]) | {"preset": asdict(preset), "seconds of training": trained}
+    found = msgspec.json.decode(result["models.json"]) | {
+        "preset": asdict(preset),
+        "seconds of training": trained,
+        "policy's curve": held_out_curve(read_log(training_log(policy_path))),
+    }
     (folder / "models.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    (folder / "models.svg").write_text(draw(found))
     return found
+
+
+def draw(found: dict[str, Any]) -> str:
+    """The policy's solve rate against minutes of training, and what the scenario model draws against t, as SVG."""
+    require("matplotlib", extra="plots")
+    from matplotlib.figure import Figure
+
+    figure = Figure((8.5, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    curve, rows = found["policy's curve"], found["scenario model"]
+    left.plot([row["seconds"] / 60 for row in curve], [row["solved"] for row in curve])
+    left.set(xlabel="minutes of training", ylabel="held-out levels solved", ylim=(0, None), title="policy")
+    for name in ("exact", "well-formed", "solvable"):
+        right.plot([row["t"] for row in rows], [row[name] for row in rows], marker="o", label=name)
+    right.set(xlabel="t", ylabel="share of held-out levels", ylim=(0, 1.03), title="scenario model p(U | h_t)")
+    right.legend(fontsize=8)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()

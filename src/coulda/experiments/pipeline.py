@@ -3,8 +3,9 @@
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +14,8 @@ from jax import Array
 from coulda.environments.sokoban import Sokoban
 from coulda.environments.sokoban.pool import read_pool, write_pool
 from coulda.episodes import EpisodeLog, StoredLog, collect_batches, open_log, write_log
+from coulda.executors import InProcess
+from coulda.experiments.impala import ImpalaRecipe, learn
 from coulda.experiments.presets import POOLS, SokobanSize, check_disjoint, draw_levels, find_size, sokoban
 from coulda.experiments.sokoban_models import (
     PolicyRecipe,
@@ -27,6 +30,7 @@ from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scena
 from coulda.policies import Uniform
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
 from coulda.progress import Advance, bar
+from coulda.trainer.logs import LOG
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Beginnings:
     """Sizes of the stages that experiments share."""
 
     world: str = "7x7"
-    policy: PolicyRecipe = field(default_factory=PolicyRecipe)
+    policy: PolicyRecipe | ImpalaRecipe = field(default_factory=PolicyRecipe)
+    """From the solver, which is quick in small worlds; or by IMPALA, as in the paper, with world and seed from here."""
     scenarios: ScenarioRecipe = field(default_factory=ScenarioRecipe)
     logged: int = 10_000
     """Episodes of the uniform policy, and levels that they are drawn from."""
@@ -89,16 +94,22 @@ class Pipeline:
         check_disjoint({pool: read_pool(self.levels(pool)) for pool in POOLS})
 
     def policy(self) -> tuple[Path, ConvLSTMPolicy]:
-        """The policy that learned from the solver."""
+        """The policy that is evaluated, and that planners may have for an expert."""
         sizes, levels = self.sizes, self.levels("policy")
         settings = {"seed": sizes.seed, "size": asdict(sizes.size), "recipe": asdict(sizes.policy)}
 
         def make(path: Path) -> None:
             running = self._running(path)
-            policy, trained = train_policy(sizes.seed, sizes.size, read_pool(levels), sizes.policy, running)
-            self._finish(path, trained.status)
-            save_policy(path, policy)
-            shutil.rmtree(work_folder(path))
+            if isinstance(sizes.policy, ImpalaRecipe):
+                recipe = replace(sizes.policy, preset=sizes.world, seed=sizes.seed)
+                executor = InProcess(recipe.work(sokoban(read_pool(levels), sizes.size)))
+                options: Any = {"folder": running.folder, "resume": True, "progress": running.progress}
+                trained = learn(recipe, executor, running.evaluation_levels, running.checkpoint_every, **options)
+            else:
+                _, trained = train_policy(sizes.seed, sizes.size, read_pool(levels), sizes.policy, running)
+            self._check_finished(path, trained.status)
+            save_policy(path, trained.state.policy)
+            _keep_log(path)
 
         path = self.stages.make("policy", settings, {"levels": levels}, make)
         return path, load_policy(path)
@@ -111,9 +122,9 @@ class Pipeline:
         def make(path: Path) -> None:
             running = self._running(path)
             network, trained = train_scenarios(sizes.seed, sizes.size, read_pool(levels), recipe, running)
-            self._finish(path, trained.status)
+            self._check_finished(path, trained.status)
             save_scenario_model(path, network)
-            shutil.rmtree(work_folder(path))
+            _keep_log(path)
 
         path = self.stages.make("scenario-model", settings, {"levels": levels}, make)
         return path, load_scenario_model(path)
@@ -143,10 +154,21 @@ class Pipeline:
     def _running(self, path: Path) -> Running:
         return Running(work_folder(path), progress=self.progress, evaluation_levels=self.sizes.evaluation_levels)
 
-    def _finish(self, path: Path, status: str) -> None:
+    def _check_finished(self, path: Path, status: str) -> None:
         if status == "interrupted":
             self.stages.console.print(f"saved in {work_folder(path)}; the same command goes on from there")
             raise KeyboardInterrupt
+
+
+def training_log(path: Path) -> Path:
+    """Of a network that a stage made: what its training told, beside it."""
+    return path.with_name(f"{path.name}.jsonl")
+
+
+def _keep_log(path: Path) -> None:
+    """The last of a training: all but its log is no longer needed."""
+    (work_folder(path) / LOG).replace(training_log(path))
+    shutil.rmtree(work_folder(path))
 
 
 def counted(batches: Iterable[EpisodeLog], advance: Advance) -> Iterator[EpisodeLog]:

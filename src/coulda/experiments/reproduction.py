@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coulda.experiments import mismatch, models, policy_evaluation, policy_search
+from coulda.experiments.impala import RECIPES, ImpalaRecipe
 from coulda.experiments.mismatch import MismatchPreset
 from coulda.experiments.models import ModelsPreset
 from coulda.experiments.pipeline import Beginnings
@@ -32,7 +33,7 @@ BEGINNINGS = {
     ),
     "paper": Beginnings(
         "10x10",
-        PolicyRecipe(3, 32, 2, 256, focus=False, updates=200_000, batch=64, learning_rate=1e-3),
+        RECIPES["10x10"],
         ScenarioRecipe(8, 32, updates=1_000_000, batch=4, learning_rate=3e-4, levels=1_000_000),
         logged=100_000,
         truth=100_000,
@@ -43,8 +44,8 @@ BEGINNINGS = {
 WORLDS: dict[str, dict[str, Any]] = {
     "7x7": {"policy": PolicyRecipe(levels=60_000), "scenarios": ScenarioRecipe(levels=60_000, expert=True)},
     "10x10": {
-        "policy": PolicyRecipe(updates=2500, levels=60_000),
-        "scenarios": ScenarioRecipe(updates=1200, levels=60_000),
+        "policy": ImpalaRecipe(preset="10x10", updates=12_000, levels=60_000),
+        "scenarios": ScenarioRecipe(updates=4000, levels=60_000),
         "logged": 4000,
         "truth": 8000,
     },

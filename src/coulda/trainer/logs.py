@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coulda.extras import require
 
 LOG = "log.jsonl"
+HELD_OUT = "held_out/"
+"""How the metrics begin that are measured on data which nothing was trained on."""
 
 
 class Log(Protocol):
@@ -52,6 +54,20 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         except msgspec.DecodeError:
             continue
     return decoded
+
+
+def held_out_curve(log: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """A row an evaluation: updates, frames and seconds of training until then, and what was found on held-out data."""
+    rows, step, frames, seconds = [], 0, 0.0, 0.0
+    for line in log:
+        if "steps_per_second" in line:
+            taken = line["step"] - step
+            step, frames = line["step"], frames + taken * line.get("frames", 0.0)
+            seconds += taken / line["steps_per_second"]
+        found = {name.removeprefix(HELD_OUT): value for name, value in line.items() if name.startswith(HELD_OUT)}
+        if found:
+            rows.append({"updates": step, "frames": round(frames), "seconds": round(seconds, 1), **found})
+    return rows
 
 
 @contextmanager
