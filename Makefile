@@ -1,7 +1,10 @@
-# Everything runs from .venv, which is made from requirements.lock on first use and again only when that changes.
+# Everything runs from .venv, which is made from a requirements lock on first use and again only when that changes.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# The demo needs a third of the packages.
+DEMO_INSTALLED := .venv/.installed-demo
+COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --quiet
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
@@ -10,7 +13,7 @@ RUFF_PATHS := src tests benchmarks docs
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(INSTALLED)       ## run the main job: the whole story, end to end
+demo: $(DEMO_INSTALLED)  ## run the main job: the whole story, end to end
 	$(BIN)/coulda demo
 
 test: $(INSTALLED)       ## run the fast tests (what CI runs)
@@ -36,16 +39,25 @@ faults: $(INSTALLED)     ## kill training, workers, nodes and a learner, and dam
 	$(BIN)/python -m benchmarks.faults
 
 lock:            ## compile requirements.lock anew (needs uv)
-	uv pip compile --universal --generate-hashes --all-extras --group dev --no-header --no-emit-index-url \
-	  --quiet --upgrade pyproject.toml --output-file requirements.lock
+	$(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock --extra plots --extra sokoban --group build pyproject.toml \
+	  --output-file requirements-demo.lock
 
 clean:           ## remove what the other commands made
 	rm -rf .venv .cache docs/_build report
 
 $(INSTALLED): requirements.lock pyproject.toml
+	$(call install,requirements.lock)
+	@touch $@ $(DEMO_INSTALLED)
+
+$(DEMO_INSTALLED): requirements-demo.lock pyproject.toml
+	$(call install,requirements-demo.lock)
+	@touch $@
+
+# Bytecode is written when a module is first imported, which few of all ever are.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coulda needs Python 3.11 or newer; this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement $(1)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
+endef
