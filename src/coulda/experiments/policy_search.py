@@ -60,8 +60,11 @@ class Setting:
         return ", ".join([self.method, *extras])
 
 
-FIGURE = (*(Setting(method, weighting) for weighting in WEIGHTINGS for method in METHODS), Setting("IMPALA"))
-"""The curves of the figure."""
+def figure(*weightings: str) -> tuple[Setting, ...]:
+    """The curves of the figure: every method with these weightings, and IMPALA, which has none."""
+    return (*(Setting(method, weighting) for weighting in weightings for method in METHODS), Setting("IMPALA"))
+
+
 PLANNERS = tuple(Setting("CF-GPS", expert=expert) for expert in ("solver", "policy", "mcts"))
 """CF-GPS with one expert after the other."""
 
@@ -71,7 +74,7 @@ class SearchPreset:
     """Sizes of the whole experiment."""
 
     beginnings: Beginnings = field(default_factory=lambda: Beginnings(scenarios=ScenarioRecipe(expert=True)))
-    settings: tuple[Setting, ...] = FIGURE
+    settings: tuple[Setting, ...] = figure(*WEIGHTINGS)
     name: str = "search"
     """Of the files that it writes."""
     seeds: int = 3
@@ -235,7 +238,8 @@ def draw(runs: list[dict[str, Any]]) -> str:
     require("matplotlib", extra="plots")
     from matplotlib.figure import Figure
 
-    weightings = [w for w in WEIGHTINGS if any(run["setting"]["weighting"] == w for run in runs)]
+    used = {run["setting"]["weighting"] for run in runs if not _model_free(run)}
+    weightings = [weighting for weighting in WEIGHTINGS if weighting in used]
     figure = Figure((4.6 * len(weightings), 6.0), layout="constrained")
     grid = figure.subplots(2, len(weightings), sharex=True, sharey="row", squeeze=False)
     per_update = runs[0]["episodes"][0] / runs[0]["updates"][0]
