@@ -56,30 +56,38 @@ def test_a_step_is_a_function_of_its_key_and_state():
 
 
 TWO_DEVICES = """
-import jax, numpy as np, optax
+import sys, jax, numpy as np, optax
 jax.config.update("jax_num_cpu_devices", 2)
 from coulda.environments import tiger
+from coulda.executors import InProcess
 from coulda.hindsight import Prior
-from coulda.policies import Tabular
+from coulda.policies import Recurrent, Tabular
 from coulda.search import PolicySearch
+from coulda.training import Impala, episodes_of
 
 model = tiger(horizon=3, reparameterization="gumbel_max")
-search = PolicySearch(model, model, Prior(model), optax.adam(0.1), num_episodes=4)
-state = search.init(Tabular(np.full((3, 3), 1 / 3)))
+if sys.argv[1] == "search":
+    policy = Tabular(np.full((3, 3), 1 / 3))
+    learner = PolicySearch(model, model, Prior(model), optax.adam(0.1), num_episodes=4)
+else:
+    policy = Recurrent(jax.random.key(0), model.observation_space, model.action_space, width=8)
+    learner = Impala(InProcess(episodes_of(model, policy, batch=4, seed=0)), optax.adam(0.1), max_staleness=1)
+state = learner.init(policy)
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None)
 counts = []
 for i in range(3):
-    state, _ = search.step(jax.random.key(i), state)
+    state, _ = learner.step(jax.random.key(i), state)
     counts.append(len(compiled))
 print(jax.local_device_count(), *counts)
 """
 
 
-def test_over_two_devices_the_first_step_compiles_for_all():
+@pytest.mark.parametrize("learner", ["search", "impala"])
+def test_over_two_devices_the_first_step_compiles_for_all(learner):
     """A state that comes back placed otherwise than it went in would have every program compiled twice."""
-    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", TWO_DEVICES, learner], capture_output=True, text=True, check=True)
     devices, *counts = map(int, done.stdout.split())
     assert devices == 2
     assert counts[0] > 0

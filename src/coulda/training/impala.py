@@ -14,7 +14,7 @@ from jax import Array
 from coulda.executors import Executor, Stream, Work, seeded
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import POMDP, Episode, Policy, batched, rollout
-from coulda.trainer import shard_batch
+from coulda.trainer import on_all_devices, shard_batch
 from coulda.training.actor_critic import ActorCriticLoss, LossInfo
 
 
@@ -76,7 +76,8 @@ class Impala:
                 f"IMPALA needs a policy that estimates its value, an ActorCritic; got a {type(policy).__name__}."
             )
         older = (policy,) * self.stream.staleness
-        return ImpalaState(policy, older, self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array)), jnp.int32(0))
+        optimizer_state = self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
+        return on_all_devices(ImpalaState(policy, older, optimizer_state, jnp.int32(0)))
 
     def step(self, key: Array, state: ImpalaState) -> tuple[ImpalaState, ImpalaInfo]:  # noqa: ARG002
         """Take the next episodes and learn from them. Actors draw by the number of their batch: `key` is not used."""
