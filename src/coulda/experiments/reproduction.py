@@ -103,7 +103,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
         },
         "quick": {"settings": figure("scenario")[:-1], "seeds": 1, "updates": 200},
         # Both weightings would take two hours; this one learns faster.
-        "desktop": {"settings": figure("batch, no ratio"), "updates": 800, "time_constant": 2e4},
+        "desktop": {"settings": figure("batch, no ratio"), "seeds": 5, "updates": 800, "time_constant": 2e4},
         "paper": {
             "updates": 20_000,
             "evaluate_every": 1000,
@@ -116,7 +116,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
         },
     }
     if preset == "desktop" and begin.world == "7x7":
-        sizes[preset] = {"updates": 300}
+        sizes[preset] = {"updates": 300}  # of three seeds
     made = replace(SearchPreset(begin), **sizes[preset])
     return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
 
