@@ -17,7 +17,7 @@ from coulda.experiments.relatives import mean_interval
 from coulda.experiments.sokoban_models import HeldOut, PolicyRecipe, Running, level_key, train_policy
 
 WORLD, SEEDS = "7x7", 3
-RECIPE = PolicyRecipe(updates=400, levels=30_000)
+RECIPE = PolicyRecipe(updates=400, batch=32, learning_rate=8e-3, levels=30_000)
 
 
 def run(out: Path) -> None:

@@ -14,6 +14,7 @@ from coulda.experiments.policy_evaluation import EvaluationPreset
 from coulda.experiments.policy_search import PLANNERS, SearchPreset, Setting, figure
 from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
 
+_POLICY = PolicyRecipe(batch=32, learning_rate=8e-3, levels=60_000)
 _SMALL_POLICY = PolicyRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
 _SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, batch=4, levels=64)
 
@@ -21,13 +22,13 @@ BEGINNINGS = {
     "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
     "quick": Beginnings(
         "7x7",
-        PolicyRecipe(updates=700, levels=60_000),
+        replace(_POLICY, updates=700),
         ScenarioRecipe(updates=1000, levels=60_000),
         evaluation_levels=0,
     ),
     "desktop": Beginnings(
         "8x8",
-        PolicyRecipe(updates=4000, levels=60_000),
+        replace(_POLICY, updates=4000),
         ScenarioRecipe(updates=4000, levels=60_000),
         logged=40_000,
     ),
@@ -42,7 +43,10 @@ BEGINNINGS = {
 """Levels, policy, scenario model and log. "paper" has the networks, batch and rate of the appendices."""
 
 WORLDS: dict[str, dict[str, Any]] = {
-    "7x7": {"policy": PolicyRecipe(levels=60_000), "scenarios": ScenarioRecipe(levels=60_000, expert=True)},
+    "7x7": {
+        "policy": replace(_POLICY, updates=1500),
+        "scenarios": ScenarioRecipe(levels=60_000, expert=True),
+    },
     "10x10": {
         "policy": ImpalaRecipe(preset="10x10", updates=12_000, levels=60_000),
         "scenarios": ScenarioRecipe(updates=4000, levels=60_000),

@@ -42,10 +42,10 @@ class PolicyRecipe:
     units: int = 128
     focus: bool = True
     """Whether the heads look at the agent's cell and at the mean of all, in the place of every cell (paper: no)."""
-    updates: int = 1500
-    batch: int = 32
+    updates: int = 3200
+    batch: int = 16
     """Episodes an update."""
-    learning_rate: float = 8e-3
+    learning_rate: float = 1e-2
     """Of Adam, constant for the first half and then falling to 0 along a cosine."""
     cloning_updates: int = 100
     """Over so many updates the solver's share in acting falls from 1 to 0."""

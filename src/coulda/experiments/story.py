@@ -41,7 +41,7 @@ class StoryPreset:
     beginnings: Beginnings = field(
         default_factory=lambda: Beginnings(
             "7x7",
-            PolicyRecipe(updates=400, levels=30_000),
+            PolicyRecipe(updates=800, levels=30_000),
             ScenarioRecipe(updates=500, levels=30_000),
             logged=1000,
             truth=4000,
