@@ -34,7 +34,7 @@ class Reproduce:
     figure: Annotated[Figure, tyro.conf.Positional]
     """Which."""
     preset: Literal["smoke", "quick", "desktop", "paper"] = "quick"
-    """smoke: seconds, means nothing; quick: 7×7, one box, minutes; desktop: 8×8, two boxes, three seeds, an hour a
+    """smoke: seconds, means nothing; quick: 7×7, one box, minutes; desktop: 8×8, two boxes, an hour a
     figure; paper: its own sizes, for GPUs."""
     world: Literal["7x7", "10x10"] | None = None
     """Another world for the desktop: the smallest, or the paper's with networks that a desktop can train."""

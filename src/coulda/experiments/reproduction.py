@@ -120,7 +120,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
         },
     }
     if preset == "desktop" and begin.world == "7x7":
-        sizes[preset] = {"updates": 300}  # of three seeds
+        sizes[preset] = {"updates": 300}
     made = replace(SearchPreset(begin), **sizes[preset])
     return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
 
