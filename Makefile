@@ -38,7 +38,7 @@ bench: $(INSTALLED)      ## run the benchmarks, peers in environments of their o
 faults: $(INSTALLED)     ## kill training, workers, nodes and a learner, and damage files; results/faults says what came of it
 	$(BIN)/python -m benchmarks.faults
 
-lock:            ## compile requirements.lock anew (needs uv)
+lock:            ## compile both locks anew (needs uv)
 	$(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements.lock
 	$(COMPILE) --constraint requirements.lock --extra plots --extra sokoban --group build pyproject.toml \
 	  --output-file requirements-demo.lock

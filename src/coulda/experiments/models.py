@@ -66,11 +66,14 @@ def draw(found: dict[str, Any]) -> str:
     require("matplotlib", extra="plots")
     from matplotlib.figure import Figure
 
-    figure = Figure((8.5, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
     curve, rows = found["policy's curve"], found["scenario model"]
-    left.plot([row["seconds"] / 60 for row in curve], [row["solved"] for row in curve])
-    left.set(xlabel="minutes of training", ylabel="held-out levels solved", ylim=(0, None), title="policy")
+    # Where networks are not measured while they are trained, there is no curve to draw.
+    panels = 2 if curve else 1
+    figure = Figure((4.25 * panels, 3.4), layout="constrained")
+    *left, right = figure.subplots(1, panels, squeeze=False)[0]
+    for axes in left:
+        axes.plot([row["seconds"] / 60 for row in curve], [row["solved"] for row in curve])
+        axes.set(xlabel="minutes of training", ylabel="held-out levels solved", ylim=(0, None), title="policy")
     for name in ("exact", "well-formed", "solvable"):
         right.plot([row["t"] for row in rows], [row[name] for row in rows], marker="o", label=name)
     right.set(xlabel="t", ylabel="share of held-out levels", ylim=(0, 1.03), title="scenario model p(U | h_t)")

@@ -60,7 +60,7 @@ class Setting:
         return ", ".join([self.method, *extras])
 
 
-def figure(*weightings: str) -> tuple[Setting, ...]:
+def every_method(*weightings: str) -> tuple[Setting, ...]:
     """The curves of the figure: every method with these weightings, and IMPALA, which has none."""
     return (*(Setting(method, weighting) for weighting in weightings for method in METHODS), Setting("IMPALA"))
 
@@ -74,7 +74,7 @@ class SearchPreset:
     """Sizes of the whole experiment."""
 
     beginnings: Beginnings = field(default_factory=lambda: Beginnings(scenarios=ScenarioRecipe(expert=True)))
-    settings: tuple[Setting, ...] = figure(*WEIGHTINGS)
+    settings: tuple[Setting, ...] = every_method(*WEIGHTINGS)
     name: str = "search"
     """Of the files that it writes."""
     seeds: int = 3
