@@ -40,7 +40,7 @@ BEGINNINGS = {
         truth=100_000,
     ),
 }
-"""Levels, policy, scenario model and log. "paper" has the appendices' networks, and their batch and rate of scenarios."""
+"""Levels, policy, scenario model and log. "paper" has the appendices' networks, batch and rate of scenarios."""
 
 WORLDS: dict[str, dict[str, Any]] = {
     "7x7": {
