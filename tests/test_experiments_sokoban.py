@@ -1,6 +1,7 @@
 """PO-Sokoban's experiments from end to end at the smallest size: stages, tampering, disjoint levels, figures."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +108,35 @@ def test_the_evaluation_has_every_row_of_the_figure(smoke):
     assert "</svg>" in (smoke / "evaluation.svg").read_text()
 
 
+def test_each_seed_has_networks_and_levels_of_its_own(smoke, tmp_path):
+    shutil.copytree(smoke, tmp_path / "run")
+    preset = replace(evaluation(SMOKE, "smoke").preset, seeds=2, parts_of_t=(1.0,))
+    found = policy_evaluation.reproduce(tmp_path / "run", preset, False)
+    assert [row["seed"] for row in found["truth"]] == [0, 0, 0, 1, 1, 1]
+    assert len({row["value"] for row in found["truth"] if row["policy"] == "π0"}) == 2
+    first = [row for row in found["estimates"] if row["seed"] == 0]
+    whole = json.loads((smoke / "evaluation.json").read_text())["estimates"]
+    assert first == [row for row in whole if row["t"] in (None, 25)]  # the stages of seed 0 were reused
+    assert len(list((tmp_path / "run" / "stages").glob("policy-*/"))) == 2
+
+
+def test_means_and_intervals_over_seeds():
+    row = {"policy": "π0", "t": 5, "low": 0.0, "high": 0.0, "standard error": 0.1, "malformed": None}
+    row |= {"effective sample size": 10.0, "verdict": "trust"}
+    truths = [row | {"seed": i, "method": "on-policy", "t": None, "value": v} for i, v in enumerate((4.0, 8.0, 10.0))]
+    found = [row | {"seed": i, "method": "CF-PE(5)", "value": v} for i, v in enumerate((3.0, 8.0, 15.0))]
+    found[1] |= {"verdict": "do not trust", "effective sample size": 40.0}
+    (mean,) = policy_evaluation.summarize(truths + found)["over seeds"]
+    # Errors 1/4, 0 and 1/2: standard deviation 1/4, and 4.3027 is Student's quantile with two degrees of freedom.
+    assert (mean["relative error"], mean["seeds"], mean["verdict"]) == (0.25, 3, "do not trust")
+    np.testing.assert_allclose(mean["error interval"], [0.0, 0.25 + 4.3027 * 0.25 / np.sqrt(3)], rtol=1e-4)
+    np.testing.assert_allclose([mean["effective sample size"], mean["truth"], mean["value"]], [20.0, 22 / 3, 26 / 3])
+    (alone,) = policy_evaluation.summarize([truths[0], found[0]])["over seeds"]
+    assert alone["error interval"] == policy_evaluation.relative_error(found[0], truths[0])["error interval"]
+    (unknown,) = policy_evaluation.summarize([*truths, *found[:2], found[2] | {"value": None}])["over seeds"]
+    assert (unknown["relative error"], unknown["error interval"], unknown["value"]) == (None, None, None)
+
+
 def test_a_finished_run_is_not_run_again(smoke):
     numbers = lambda folder: json.loads((folder / "evaluation.json").read_text())["estimates"]
     before, made = numbers(smoke), {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").iterdir()}
@@ -131,13 +161,14 @@ def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
     assert {name.rpartition("-")[0] for name in new} == {"levels-truth"}
 
 
-def test_a_policy_by_impala_is_a_stage_too(tmp_path):
+@pytest.mark.parametrize("measured", [32, 0])
+def test_a_policy_by_impala_is_a_stage_too(tmp_path, measured):
     recipe = ImpalaRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
-    pipeline = Pipeline(Stages(tmp_path), replace(SMOKE, policy=recipe, seed=5, evaluation_levels=32), False)
+    pipeline = Pipeline(Stages(tmp_path), replace(SMOKE, policy=recipe, seed=5, evaluation_levels=measured), False)
     path, policy = pipeline.policy()
-    alone = learn(replace(recipe, seed=5), InProcess(replace(recipe, seed=5).work(pipeline.environment("policy"))), 32)
+    alone = learn(replace(recipe, seed=5), InProcess(replace(recipe, seed=5).work(pipeline.environment("policy"))), 0)
     assert eqx.tree_equal(policy, alone.state.policy)
-    assert [row["updates"] for row in held_out_curve(read_log(training_log(path)))] == [3]
+    assert [row["updates"] for row in held_out_curve(read_log(training_log(path)))] == ([3] if measured else [])
     assert not work_folder(path).exists()
 
 

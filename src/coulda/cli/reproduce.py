@@ -79,15 +79,16 @@ def _models_table(found: dict[str, Any]) -> Table:
 
 
 def _evaluation_table(found: dict[str, Any]) -> Table:
-    table = Table("policy", "method", "estimate", "truth", "relative error", "95% interval", "verdict")
-    truth = {row["policy"]: row["value"] for row in found["truth"]}
-    for row in found["estimates"]:
+    seeds = max(row["seeds"] for row in found["over seeds"])
+    title = f"means over {seeds} seeds" if seeds > 1 else None
+    table = Table("policy", "method", "estimate", "truth", "relative error", "95% interval", "verdict", title=title)
+    for row in found["over seeds"]:
         limits = row["error interval"]
         table.add_row(
             row["policy"],
             row["method"],
             "" if row["value"] is None else f"{row['value']:.3f}",
-            f"{truth[row['policy']]:.3f}",
+            f"{row['truth']:.3f}",
             "" if row["relative error"] is None else f"{row['relative error']:.3f}",
             "" if limits is None else f"{limits[0]:.3f} … {limits[1]:.3f}",
             row["verdict"],

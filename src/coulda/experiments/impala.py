@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,20 +143,24 @@ def learn(
     checkpoint_every: int = 200,
     **running: Any,
 ) -> Trained:
-    """Train by IMPALA; `running` are options of `coulda.trainer.train`, which keeps the best and the last."""
+    """Train by IMPALA; `running` are options of `coulda.trainer.train`, which keeps the best and the last.
+
+    With no `evaluation_episodes` nothing is measured, and which is the best is not known.
+    """
     impala = recipe.training(executor)
     _, key = jax.random.split(jax.random.key(recipe.seed))
-    measure = recipe.make_evaluation(evaluation_episodes)
-    config = TrainerConfig(
-        recipe.updates, log_every=20, checkpoint_every=checkpoint_every, best="held_out/return", maximize=True
-    )
+    config, evaluate = TrainerConfig(recipe.updates, log_every=20, checkpoint_every=checkpoint_every), None
+    if evaluation_episodes:
+        measure = recipe.make_evaluation(evaluation_episodes)
+        evaluate = lambda key, state: measure(key, state.policy)
+        config = replace(config, best="held_out/return", maximize=True)
     return train(
         key,
         impala.step,
         impala.init(recipe.first_policy()),
         config,
         settings=asdict(recipe),
-        evaluate=lambda key, state: measure(key, state.policy),
+        evaluate=evaluate,
         **running,
     )
 

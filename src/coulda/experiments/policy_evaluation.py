@@ -19,11 +19,12 @@ from jax import Array
 
 from coulda.environments.sokoban import tiles
 from coulda.evaluation import Comparison
-from coulda.evaluation.estimate import Estimate
+from coulda.evaluation.estimate import VERDICTS, Estimate
 from coulda.evaluation.history import weigh
 from coulda.evaluation.importance import importance_sampling
 from coulda.evaluation.scenarios import evaluate_policies, on_policy
 from coulda.experiments.pipeline import Beginnings, Pipeline
+from coulda.experiments.relatives import mean_interval
 from coulda.experiments.stages import Stages
 from coulda.extras import require
 from coulda.hindsight.learned import Learned
@@ -47,6 +48,8 @@ class EvaluationPreset:
     num_scenarios: int = 1
     """Inferred for each logged episode."""
     parts_of_t: tuple[float, ...] = PARTS_OF_T
+    seeds: int = 1
+    """Each with levels, networks and a log of its own, from the beginnings' seed on."""
     separate: bool = False
     """Whether each t has a scenario model of its own, as in the paper, in the place of one for every t."""
 
@@ -57,11 +60,24 @@ class EvaluationPreset:
 
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
-    """All stages; the last writes `evaluation.json`, `evaluation.csv` and `evaluation.svg` into `folder`."""
+    """All stages of all seeds; `evaluation.json`, `.csv` and `.svg` are written into `folder` after each seed."""
     stages = Stages(folder / "stages")
-    pipeline = Pipeline(stages, preset.beginnings, progress)
+    rows: list[dict[str, Any]] = []
+    found: dict[str, Any] = {}
+    for seed in range(preset.beginnings.seed, preset.beginnings.seed + preset.seeds):
+        if preset.seeds > 1:
+            stages.console.rule(f"seed {seed}")
+        rows += one_seed(Pipeline(stages, replace(preset.beginnings, seed=seed), progress), preset)
+        found = summarize(rows) | {"preset": asdict(preset)}
+        write_summary(folder, found, stages.seconds())
+    return found
+
+
+def one_seed(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any]]:
+    """Every estimate, and the truth, with levels, networks and a log of this seed: a row each."""
+    stages, sizes = pipeline.stages, pipeline.sizes
     policy_path, policy = pipeline.policy()
-    recipe = preset.beginnings.scenarios
+    recipe = sizes.scenarios
     recipes = {t: replace(recipe, steps=t) if preset.separate else recipe for t in preset.steps}
     networks = {t: pipeline.scenario_model(recipes[t]) for t in preset.steps}
     # Not before: at the paper's size drawing the levels of all pools takes long, and nothing else needs them yet.
@@ -69,14 +85,14 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
     log_path, log = pipeline.log()
     policies = noisy(policy, preset.noise)
     model = pipeline.environment("scenarios")
-    shared = {"noise": preset.noise, "seed": preset.beginnings.seed}
+    shared = {"noise": preset.noise, "seed": sizes.seed}
 
     def truth() -> dict[str, bytes]:
         environment, key = pipeline.environment("truth"), pipeline.key("truth")
         rows = []
         with pipeline.bar("policies", len(policies)) as advance:
             for name, policy in policies.items():
-                rows.append(_estimate(name, None, on_policy(key, environment, policy, preset.beginnings.truth)))
+                rows.append(_estimate(name, None, on_policy(key, environment, policy, sizes.truth)))
                 advance(1)
         return {"estimates.json": _encode(rows)}
 
@@ -93,7 +109,7 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
 
     def counterfactual(t: int) -> dict[str, bytes]:
         source = Learned(model, networks[t][1]).given(t)
-        check = Malformed(preset.beginnings.size.boxes)
+        check = Malformed(sizes.size.boxes)
         with pipeline.bar("episodes", len(log)) as advance:
             options: Any = {"num_scenarios": preset.num_scenarios, "malformed": check, "advance": advance}
             found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
@@ -108,10 +124,7 @@ def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> 
         settings = shared | {"t": t, "num_scenarios": preset.num_scenarios}
         make = lambda t=t: counterfactual(t)
         parts.append(stages.result(f"counterfactual-{t}", settings, used | {"model": networks[t][0]}, make))
-    rows = [row for part in parts for row in msgspec.json.decode(part["estimates.json"])]
-    found = summarize(rows) | {"preset": asdict(preset)}
-    write_summary(folder, found, stages.seconds())
-    return found
+    return [{"seed": sizes.seed} | row for part in parts for row in msgspec.json.decode(part["estimates.json"])]
 
 
 def noisy(policy: Policy, noise: tuple[float, ...]) -> dict[str, Policy]:
@@ -138,10 +151,38 @@ class Malformed:
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every estimate beside the truth, with its relative error |Ĝ - G| / G and that error's 95% interval."""
-    truth = {row["policy"]: row for row in rows if row["method"] == "on-policy"}
-    others = [row | relative_error(row, truth[row["policy"]]) for row in rows if row["method"] != "on-policy"]
-    return {"truth": list(truth.values()), "estimates": others}
+    """Every estimate with its relative error |Ĝ - G| / G, G of its own seed, and a 95% interval; means over seeds."""
+    truth = {(row["seed"], row["policy"]): row for row in rows if row["method"] == "on-policy"}
+    others = [row for row in rows if row["method"] != "on-policy"]
+    others = [row | relative_error(row, truth[row["seed"], row["policy"]]) for row in others]
+    grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in others:
+        grouped.setdefault((row["policy"], row["method"], row["t"]), []).append(row)
+    over_seeds = [_mean_over_seeds(mine, truth) for mine in grouped.values()]
+    return {"truth": list(truth.values()), "estimates": others, "over seeds": over_seeds}
+
+
+def _mean_over_seeds(mine: list[dict[str, Any]], truth: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """Means of one estimate; the interval of the error is the estimate's own if there is one seed, else over seeds."""
+    first, errors = mine[0], [row["relative error"] for row in mine]
+    interval = first["error interval"]
+    if len(mine) > 1:
+        limits = None if None in errors else mean_interval(np.array(errors))
+        interval = limits and [max(limits.low, 0.0), limits.high]
+    return {name: first[name] for name in ("policy", "method", "t")} | {
+        "seeds": len(mine),
+        "value": _mean([row["value"] for row in mine]),
+        "truth": _mean([truth[row["seed"], row["policy"]]["value"] for row in mine]),
+        "relative error": _mean(errors),
+        "error interval": interval,
+        "effective sample size": _mean([row["effective sample size"] for row in mine]),
+        "verdict": max((row["verdict"] for row in mine), key=VERDICTS.index),
+    }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
 
 
 def relative_error(row: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +201,18 @@ def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]
     """JSON, CSV and the figure."""
     (folder / "evaluation.json").write_bytes(_encode(found | {"seconds": seconds}))
     table = io.StringIO()
-    names = ["policy", "method", "t", "value", "low", "high", "relative error", "effective sample size", "verdict"]
+    names = [
+        "seed",
+        "policy",
+        "method",
+        "t",
+        "value",
+        "low",
+        "high",
+        "relative error",
+        "effective sample size",
+        "verdict",
+    ]
     writer = csv.DictWriter(table, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(found["truth"] + found["estimates"])
@@ -169,19 +221,19 @@ def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]
 
 
 def draw(found: dict[str, Any]) -> str:
-    """The figure, as SVG: error against t with 95% intervals; importance sampling as dashes."""
+    """The figure, as SVG: error against t with 95% intervals, means over seeds; importance sampling as dots."""
     require("matplotlib", extra="plots")
     from matplotlib.figure import Figure
 
     figure = Figure((6, 3.8), layout="constrained")
     axes = figure.subplots()
-    for color, truth in enumerate(found["truth"]):
-        name = truth["policy"]
-        mine = [row for row in found["estimates"] if row["policy"] == name]
+    rows = found["over seeds"]
+    for color, name in enumerate(dict.fromkeys(row["policy"] for row in rows)):
+        mine = [row for row in rows if row["policy"] == name]
         curve = [row for row in mine if row["t"] is not None]
         t, error = [row["t"] for row in curve], [row["relative error"] for row in curve]
         limits = np.array([row["error interval"] for row in curve]).T
-        axes.plot(t, error, marker="o", color=f"C{color}", label=f"{name}, G = {truth['value']:.2f}")
+        axes.plot(t, error, marker="o", color=f"C{color}", label=f"{name}, G = {mine[0]['truth']:.2f}")
         axes.fill_between(t, *limits, color=f"C{color}", alpha=0.2)
         ordinary = next(row for row in mine if row["method"] == "IS")
         if ordinary["relative error"] is not None:
@@ -201,7 +253,7 @@ def draw_errors(comparison: Comparison, steps: tuple[int, ...]) -> str:
     rows = []
     for policy, methods in comparison.estimates.items():
         given = {"MB-PE": 0} | {f"CF-PE({t})": t for t in steps}
-        rows += [_estimate(policy, given.get(name), found) for name, found in methods.items()]
+        rows += [{"seed": 0} | _estimate(policy, given.get(name), found) for name, found in methods.items()]
     return draw(summarize(rows))
 
 
