@@ -1,7 +1,9 @@
 """Artifacts are committed whole and read exactly, or refused with a reason."""
 
+import json
 import os
 import random
+import resource
 import shutil
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from coulda.storage import (
     load_tree,
     read_artifact,
     remove_partial,
+    replace_file,
+    replace_json,
     save_tree,
     write_artifact,
 )
@@ -61,6 +65,22 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         write_artifact(tmp_path / "note", NOTE, parts(), Note(1))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path):
+    path = tmp_path / "numbers.json"
+    replace_json(path, {"a": [1, 2]})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            replace_file(path, b"a longer one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert json.loads(path.read_text()) == {"a": [1, 2]}
+    assert list(tmp_path.iterdir()) == [path]
+    replace_file(path, b"a longer one")
+    assert path.read_bytes() == b"a longer one"
 
 
 def test_leftovers_of_killed_writers_are_swept_and_nothing_else(artifact: Path):

@@ -150,6 +150,22 @@ def _read_manifest(path: Path) -> Manifest:
     return manifest
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a plain file, which appears whole or not at all; one that is already there stays until then."""
+    partial = path.with_name(f".{path.name}{PARTIAL}")
+    partial.unlink(missing_ok=True)
+    try:
+        _write_file(partial, data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """`replace_file` with a value as JSON that a person can read too."""
+    replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+
+
 def remove_partial(folder: Path) -> None:
     """Remove what writers that were killed left in `folder`. Call it only where nobody is writing."""
     for path in Path(folder).glob(f".*{PARTIAL}"):

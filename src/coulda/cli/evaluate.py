@@ -26,6 +26,7 @@ from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
 from coulda.progress import bar
 from coulda.report import Explorer, Report, explore, provenance, save_report, summarize, tabulate
 from coulda.report.page import check_place
+from coulda.storage import replace_file
 
 STYLES = {"trust": "green", "caution": "yellow", "do not trust": "red"}
 
@@ -142,7 +143,7 @@ class Evaluate:
 
     def _write(self, comparison: Comparison) -> None:
         assert self.out is not None
-        (self.out / "table.json").write_text(json.dumps(as_json(comparison), indent=1) + "\n")
+        replace_file(self.out / "table.json", (json.dumps(as_json(comparison), indent=1) + "\n").encode())
         draw_estimates(comparison, self.out / "estimates.png")
         if comparison.truth and self.model is not None:
             draw_errors(comparison, self.out / "errors.png")

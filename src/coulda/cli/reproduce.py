@@ -39,7 +39,7 @@ class Reproduce:
     world: Literal["7x7", "10x10"] | None = None
     """Another world for the desktop: the smallest, or the paper's with networks that a desktop can train."""
     seed: int = 0
-    """Of everything that is drawn."""
+    """Of everything that is drawn; an evaluation over several seeds goes on from it."""
     folder: Path = Path("runs")
     """Where everything goes: FOLDER/PRESET[-WORLD]."""
     progress: bool = True

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import jax
-import msgspec
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +12,7 @@ from rich.table import Table
 from coulda.experiments.presets import SIZES, draw_levels
 from coulda.experiments.sokoban_models import HeldOut, Running, ScenarioRecipe, level_key, quality, train_scenarios
 from coulda.hindsight.conv_draw import save_scenario_model
+from coulda.storage import replace_json
 from coulda.trainer import use_all_cores
 
 
@@ -61,7 +61,7 @@ class TrainScenarios:
         held_out = HeldOut.drawn(self.seed + 2, size, self.evaluation_levels)
         rows = quality(jax.random.key(1), network, held_out, steps)
         save_scenario_model(path, network)
-        (self.folder / "quality.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+        replace_json(self.folder / "quality.json", rows)
         columns = ("t", "elbo", "reconstruction", "divergence", "tiles wrong", "exact", "well-formed", "solvable")
         table = Table(*columns, title=f"{self.evaluation_levels:,} held-out levels")
         for row in rows:

@@ -25,6 +25,7 @@ from coulda.hindsight.conv_draw import ConvDRAW, Gaussian
 from coulda.hindsight.source import history_length
 from coulda.policies import Uniform
 from coulda.pomdp import batched, rollout
+from coulda.storage import replace_file, replace_json
 
 GRID = np.linspace(-6, 6, 241)
 """Where densities are compared, in standard deviations of the averaged prior."""
@@ -71,8 +72,8 @@ def reproduce(folder: Path, preset: MismatchPreset, progress: bool = True) -> di
         found[str(t)] = msgspec.json.decode(result["mismatch.json"])
     numbers = {t: {k: v for k, v in row.items() if k != "embedding"} for t, row in found.items()}
     summary = {"preset": asdict(preset), "t": numbers, "seconds": stages.seconds()}
-    (folder / "mismatch.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
-    (folder / "mismatch.svg").write_text(draw(found))
+    replace_json(folder / "mismatch.json", summary)
+    replace_file(folder / "mismatch.svg", draw(found).encode())
     return summary
 
 

@@ -14,6 +14,7 @@ from coulda.experiments.pipeline import Beginnings, Pipeline, training_log
 from coulda.experiments.sokoban_models import HeldOut, quality
 from coulda.experiments.stages import Stages
 from coulda.extras import require
+from coulda.storage import replace_file, replace_json
 from coulda.trainer.logs import held_out_curve, read_log
 
 PARTS_OF_T = (0.2, 0.4, 0.6, 1.0)
@@ -56,8 +57,8 @@ def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict
         "seconds of training": trained,
         "policy's curve": held_out_curve(read_log(training_log(policy_path))),
     }
-    (folder / "models.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    (folder / "models.svg").write_text(draw(found))
+    replace_json(folder / "models.json", found)
+    replace_file(folder / "models.svg", draw(found).encode())
     return found
 
 

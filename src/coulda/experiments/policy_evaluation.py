@@ -30,6 +30,7 @@ from coulda.extras import require
 from coulda.hindsight.learned import Learned
 from coulda.policies import Noisy
 from coulda.pomdp import Policy, Scenario
+from coulda.storage import replace_file, replace_json
 
 PARTS_OF_T = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 """The paper's t = 0, 5, 10, 20, 30, 40, 50 as parts of T = 50."""
@@ -94,7 +95,7 @@ def one_seed(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any
             for name, policy in policies.items():
                 rows.append(_estimate(name, None, on_policy(key, environment, policy, sizes.truth)))
                 advance(1)
-        return {"estimates.json": _encode(rows)}
+        return {"estimates.json": msgspec.json.encode(rows)}
 
     def importance() -> dict[str, bytes]:
         rows = []
@@ -105,7 +106,7 @@ def one_seed(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any
                     found = importance_sampling(pipeline.key(kind), target, log, kind, weighted=weighted)
                     rows.append(_estimate(name, None, found))
                 advance(1)
-        return {"estimates.json": _encode(rows)}
+        return {"estimates.json": msgspec.json.encode(rows)}
 
     def counterfactual(t: int) -> dict[str, bytes]:
         source = Learned(model, networks[t][1]).given(t)
@@ -113,7 +114,7 @@ def one_seed(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any
         with pipeline.bar("episodes", len(log)) as advance:
             options: Any = {"num_scenarios": preset.num_scenarios, "malformed": check, "advance": advance}
             found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
-        return {"estimates.json": _encode([_estimate(n, t, e) for n, e in found.items()])}
+        return {"estimates.json": msgspec.json.encode([_estimate(n, t, e) for n, e in found.items()])}
 
     used = {"policy": policy_path, "log": log_path}
     parts = [
@@ -199,7 +200,7 @@ def relative_error(row: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str
 
 def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]) -> None:
     """JSON, CSV and the figure."""
-    (folder / "evaluation.json").write_bytes(_encode(found | {"seconds": seconds}))
+    replace_json(folder / "evaluation.json", found | {"seconds": seconds})
     table = io.StringIO()
     names = [
         "seed",
@@ -216,8 +217,8 @@ def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]
     writer = csv.DictWriter(table, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(found["truth"] + found["estimates"])
-    (folder / "evaluation.csv").write_text(table.getvalue())
-    (folder / "evaluation.svg").write_text(draw(found))
+    replace_file(folder / "evaluation.csv", table.getvalue().encode())
+    replace_file(folder / "evaluation.svg", draw(found).encode())
 
 
 def draw(found: dict[str, Any]) -> str:
@@ -277,7 +278,3 @@ def _estimate(policy: str, t: int | None, estimate: Estimate) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _encode(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -36,6 +36,7 @@ from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.search import PolicySearch, Regression
+from coulda.storage import replace_file, replace_json
 from coulda.trainer import TrainerConfig, train
 from coulda.trainer.logs import LOG, read_log
 from coulda.training import Impala, episodes_of
@@ -116,8 +117,8 @@ def reproduce(
 def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]], seconds: dict[str, float]) -> None:
     """JSON and the figure."""
     summary = {"preset": asdict(preset), "final": summarize(runs), "runs": runs, "seconds": seconds}
-    (folder / f"{preset.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
-    (folder / f"{preset.name}.svg").write_text(draw(runs))
+    replace_json(folder / f"{preset.name}.json", summary)
+    replace_file(folder / f"{preset.name}.svg", draw(runs).encode())
 
 
 def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
 from coulda.policies import Tabular
+from coulda.storage import replace_file
 
 ACTIONS, OBSERVED, PROJECTED = 8, 720, 144
 DEAD, DISCHARGED = PROJECTED, PROJECTED + 1
@@ -100,7 +101,7 @@ class SepsisReproduction:
             "seconds": round(time.time() - start, 1),
         }
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.write_text(json.dumps(result, indent=1) + "\n")
+        replace_file(self.out, (json.dumps(result, indent=1) + "\n").encode())
         draw_estimates(rows, self.out.with_suffix(".png"))
         return result
 

@@ -18,7 +18,16 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from coulda.storage import MANIFEST, ArtifactError, Kind, read_artifact, remove_partial, verify_artifact, write_artifact
+from coulda.storage import (
+    MANIFEST,
+    ArtifactError,
+    Kind,
+    read_artifact,
+    remove_partial,
+    replace_json,
+    verify_artifact,
+    write_artifact,
+)
 
 
 class ResultMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,9 +122,7 @@ class Stages:
         finally:
             times = self.seconds()
             times[path.name] = times.get(path.name, 0.0) + time.perf_counter() - start
-            partial = self.folder / ".seconds.json.partial"
-            partial.write_bytes(msgspec.json.format(msgspec.json.encode(times), indent=1))
-            partial.replace(self.folder / "seconds.json")
+            replace_json(self.folder / "seconds.json", times)
 
 
 def write_result(path: Path, settings: Mapping[str, Any], files: Mapping[str, bytes]) -> None:

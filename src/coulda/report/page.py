@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from coulda.report.contents import Report
-from coulda.storage import ArtifactError, Kind, read_artifact, write_artifact
+from coulda.storage import ArtifactError, Kind, read_artifact, replace_file, write_artifact
 
 FOLDER = "report"
 """Of the artifact within a run."""
@@ -59,12 +59,7 @@ def write_report(path: Path | str, report: Report) -> None:
     """Write the page; the same report always gives the same bytes."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(render(report), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    replace_file(path, render(report).encode())
 
 
 def render(report: Report) -> str:

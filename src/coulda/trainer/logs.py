@@ -9,6 +9,7 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coulda.extras import require
+from coulda.storage import replace_file
 
 LOG = "log.jsonl"
 HELD_OUT = "held_out/"
@@ -74,9 +75,7 @@ def held_out_curve(log: list[dict[str, Any]]) -> list[dict[str, float]]:
 def _json_lines(path: Path, start: int) -> Iterator[Log]:
     kept = [line for line in read_log(path) if line.get("step", 0) <= start]
     path.parent.mkdir(parents=True, exist_ok=True)
-    rewritten = path.with_suffix(".partial")
-    rewritten.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
-    rewritten.replace(path)
+    replace_file(path, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
     with path.open("ab", buffering=0) as file:
 
         def tell(step: int, metrics: dict[str, float]) -> None:
