@@ -31,6 +31,7 @@ from coulda.trainer.logs import held_out_curve, read_log
 
 SIZE = SIZES["7x7"]
 SMOKE = beginnings("smoke", None, 0)
+STAGES = ("policy", "truth", "scenario-model", "log", "importance")
 
 
 @pytest.fixture(scope="module")
@@ -108,32 +109,32 @@ def test_the_evaluation_has_every_row_of_the_figure(smoke):
     assert "</svg>" in (smoke / "evaluation.svg").read_text()
 
 
-def test_each_seed_has_networks_and_levels_of_its_own(smoke, tmp_path):
+def test_each_seed_has_a_scenario_model_and_a_log_of_its_own(smoke, tmp_path):
     shutil.copytree(smoke, tmp_path / "run")
     preset = replace(evaluation(SMOKE, "smoke").preset, seeds=2, parts_of_t=(1.0,))
     found = policy_evaluation.reproduce(tmp_path / "run", preset, False)
-    assert [row["seed"] for row in found["truth"]] == [0, 0, 0, 1, 1, 1]
-    assert len({row["value"] for row in found["truth"] if row["policy"] == "π0"}) == 2
     first = [row for row in found["estimates"] if row["seed"] == 0]
-    whole = json.loads((smoke / "evaluation.json").read_text())["estimates"]
-    assert first == [row for row in whole if row["t"] in (None, 25)]  # the stages of seed 0 were reused
-    assert len(list((tmp_path / "run" / "stages").glob("policy-*/"))) == 2
+    whole = json.loads((smoke / "evaluation.json").read_text())
+    assert found["truth"] == whole["truth"]  # of the same policies, and
+    assert first == [row for row in whole["estimates"] if row["t"] in (None, 25)]  # the stages of seed 0 were reused
+    assert [len(list((tmp_path / "run" / "stages").glob(f"{name}-*/"))) for name in STAGES] == [1, 1, 2, 2, 2]
+    assert {row["seeds"] for row in found["over seeds"]} == {2}
 
 
 def test_means_and_intervals_over_seeds():
     row = {"policy": "π0", "t": 5, "low": 0.0, "high": 0.0, "standard error": 0.1, "malformed": None}
     row |= {"effective sample size": 10.0, "verdict": "trust"}
-    truths = [row | {"seed": i, "method": "on-policy", "t": None, "value": v} for i, v in enumerate((4.0, 8.0, 10.0))]
-    found = [row | {"seed": i, "method": "CF-PE(5)", "value": v} for i, v in enumerate((3.0, 8.0, 15.0))]
+    truth = [row | {"method": "on-policy", "t": None, "value": 4.0}]
+    found = [row | {"seed": i, "method": "CF-PE(5)", "value": v} for i, v in enumerate((3.0, 4.0, 6.0))]
     found[1] |= {"verdict": "do not trust", "effective sample size": 40.0}
-    (mean,) = policy_evaluation.summarize(truths + found)["over seeds"]
+    (mean,) = policy_evaluation.summarize(truth, found)["over seeds"]
     # Errors 1/4, 0 and 1/2: standard deviation 1/4, and 4.3027 is Student's quantile with two degrees of freedom.
     assert (mean["relative error"], mean["seeds"], mean["verdict"]) == (0.25, 3, "do not trust")
     np.testing.assert_allclose(mean["error interval"], [0.0, 0.25 + 4.3027 * 0.25 / np.sqrt(3)], rtol=1e-4)
-    np.testing.assert_allclose([mean["effective sample size"], mean["truth"], mean["value"]], [20.0, 22 / 3, 26 / 3])
-    (alone,) = policy_evaluation.summarize([truths[0], found[0]])["over seeds"]
-    assert alone["error interval"] == policy_evaluation.relative_error(found[0], truths[0])["error interval"]
-    (unknown,) = policy_evaluation.summarize([*truths, *found[:2], found[2] | {"value": None}])["over seeds"]
+    np.testing.assert_allclose([mean["effective sample size"], mean["truth"], mean["value"]], [20.0, 4.0, 13 / 3])
+    (alone,) = policy_evaluation.summarize(truth, found[:1])["over seeds"]
+    assert alone["error interval"] == policy_evaluation.relative_error(found[0], truth[0])["error interval"]
+    (unknown,) = policy_evaluation.summarize(truth, [*found[:2], found[2] | {"value": None}])["over seeds"]
     assert (unknown["relative error"], unknown["error interval"], unknown["value"]) == (None, None, None)
 
 

@@ -1,10 +1,11 @@
 """What every experiment on PO-Sokoban begins with, as stages: levels, a policy, a scenario model, a log."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -89,9 +90,9 @@ class Pipeline:
         """The world with the levels of one pool."""
         return sokoban(read_pool(self.levels(pool)), self.sizes.size)
 
-    def check_levels(self) -> None:
-        """Refuse to go on if two pools share a level."""
-        check_disjoint({pool: read_pool(self.levels(pool)) for pool in POOLS})
+    def check_levels(self, others: Mapping[str, Path] = MappingProxyType({})) -> None:
+        """Refuse to go on if two pools share a level; `others` are used in the place of its own."""
+        check_disjoint({pool: read_pool(others[pool] if pool in others else self.levels(pool)) for pool in POOLS})
 
     def policy(self) -> tuple[Path, ConvLSTMPolicy]:
         """The policy that is evaluated, and that planners may have for an expert."""

@@ -50,7 +50,7 @@ class EvaluationPreset:
     """Inferred for each logged episode."""
     parts_of_t: tuple[float, ...] = PARTS_OF_T
     seeds: int = 1
-    """Each with levels, networks and a log of its own, from the beginnings' seed on."""
+    """Of scenario models and logs, from the beginnings' seed on; all evaluate the policies of the first."""
     separate: bool = False
     """Whether each t has a scenario model of its own, as in the paper, in the place of one for every t."""
 
@@ -62,40 +62,50 @@ class EvaluationPreset:
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
     """All stages of all seeds; `evaluation.json`, `.csv` and `.svg` are written into `folder` after each seed."""
-    stages = Stages(folder / "stages")
-    rows: list[dict[str, Any]] = []
+    stages, begin = Stages(folder / "stages"), preset.beginnings
+    pipelines = [Pipeline(stages, replace(begin, seed=begin.seed + i), progress) for i in range(preset.seeds)]
+    truth = true_values(pipelines[0], preset)
+    estimates: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
-    for seed in range(preset.beginnings.seed, preset.beginnings.seed + preset.seeds):
+    for pipeline in pipelines:
         if preset.seeds > 1:
-            stages.console.rule(f"seed {seed}")
-        rows += one_seed(Pipeline(stages, replace(preset.beginnings, seed=seed), progress), preset)
-        found = summarize(rows) | {"preset": asdict(preset)}
+            stages.console.rule(f"seed {pipeline.sizes.seed}")
+        estimates += one_seed(pipeline, pipelines[0], preset)
+        found = summarize(truth, estimates) | {"preset": asdict(preset)}
         write_summary(folder, found, stages.seconds())
     return found
 
 
-def one_seed(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any]]:
-    """Every estimate, and the truth, with levels, networks and a log of this seed: a row each."""
+def true_values(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any]]:
+    """A row a policy: its value, measured in the environment."""
+    path, policy = pipeline.policy()
+
+    def measure() -> dict[str, bytes]:
+        environment, key, policies = pipeline.environment("truth"), pipeline.key("truth"), noisy(policy, preset.noise)
+        rows = []
+        with pipeline.bar("policies", len(policies)) as advance:
+            for name, noisy_policy in policies.items():
+                rows.append(_estimate(name, None, on_policy(key, environment, noisy_policy, pipeline.sizes.truth)))
+                advance(1)
+        return {"estimates.json": msgspec.json.encode(rows)}
+
+    settings = {"noise": preset.noise, "seed": pipeline.sizes.seed}
+    inputs = {"policy": path, "levels": pipeline.levels("truth")}
+    return msgspec.json.decode(pipeline.stages.result("truth", settings, inputs, measure)["estimates.json"])
+
+
+def one_seed(pipeline: Pipeline, first: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any]]:
+    """A row an estimate: of the first seed's policies, from this seed's scenario model and log."""
     stages, sizes = pipeline.stages, pipeline.sizes
-    policy_path, policy = pipeline.policy()
+    policy_path, policy = first.policy()
     recipe = sizes.scenarios
     recipes = {t: replace(recipe, steps=t) if preset.separate else recipe for t in preset.steps}
     networks = {t: pipeline.scenario_model(recipes[t]) for t in preset.steps}
     # Not before: at the paper's size drawing the levels of all pools takes long, and nothing else needs them yet.
-    pipeline.check_levels()
+    pipeline.check_levels({pool: first.levels(pool) for pool in ("policy", "truth")})
     log_path, log = pipeline.log()
     policies = noisy(policy, preset.noise)
     model = pipeline.environment("scenarios")
-    shared = {"noise": preset.noise, "seed": sizes.seed}
-
-    def truth() -> dict[str, bytes]:
-        environment, key = pipeline.environment("truth"), pipeline.key("truth")
-        rows = []
-        with pipeline.bar("policies", len(policies)) as advance:
-            for name, policy in policies.items():
-                rows.append(_estimate(name, None, on_policy(key, environment, policy, sizes.truth)))
-                advance(1)
-        return {"estimates.json": msgspec.json.encode(rows)}
 
     def importance() -> dict[str, bytes]:
         rows = []
@@ -117,10 +127,8 @@ def one_seed(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any
         return {"estimates.json": msgspec.json.encode([_estimate(n, t, e) for n, e in found.items()])}
 
     used = {"policy": policy_path, "log": log_path}
-    parts = [
-        stages.result("truth", shared, {"policy": policy_path, "levels": pipeline.levels("truth")}, truth),
-        stages.result("importance", shared, used, importance),
-    ]
+    shared = {"noise": preset.noise, "seed": sizes.seed}
+    parts = [stages.result("importance", shared, used, importance)]
     for t in preset.steps:
         settings = shared | {"t": t, "num_scenarios": preset.num_scenarios}
         make = lambda t=t: counterfactual(t)
@@ -151,19 +159,18 @@ class Malformed:
         return (agents != 1) | (boxes != self.num_boxes) | (targets != self.num_boxes) | solved
 
 
-def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every estimate with its relative error |Ĝ - G| / G, G of its own seed, and a 95% interval; means over seeds."""
-    truth = {(row["seed"], row["policy"]): row for row in rows if row["method"] == "on-policy"}
-    others = [row for row in rows if row["method"] != "on-policy"]
-    others = [row | relative_error(row, truth[row["seed"], row["policy"]]) for row in others]
+def summarize(truth: list[dict[str, Any]], estimates: list[dict[str, Any]]) -> dict[str, Any]:
+    """Every estimate with its relative error |Ĝ - G| / G and that error's 95% interval; and means over seeds."""
+    true = {row["policy"]: row for row in truth}
+    found = [row | relative_error(row, true[row["policy"]]) for row in estimates]
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in others:
+    for row in found:
         grouped.setdefault((row["policy"], row["method"], row["t"]), []).append(row)
-    over_seeds = [_mean_over_seeds(mine, truth) for mine in grouped.values()]
-    return {"truth": list(truth.values()), "estimates": others, "over seeds": over_seeds}
+    over_seeds = [_mean_over_seeds(mine, true[name]["value"]) for (name, *_), mine in grouped.items()]
+    return {"truth": truth, "estimates": found, "over seeds": over_seeds}
 
 
-def _mean_over_seeds(mine: list[dict[str, Any]], truth: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+def _mean_over_seeds(mine: list[dict[str, Any]], truth: float) -> dict[str, Any]:
     """Means of one estimate; the interval of the error is the estimate's own if there is one seed, else over seeds."""
     first, errors = mine[0], [row["relative error"] for row in mine]
     interval = first["error interval"]
@@ -173,7 +180,7 @@ def _mean_over_seeds(mine: list[dict[str, Any]], truth: Mapping[Any, Mapping[str
     return {name: first[name] for name in ("policy", "method", "t")} | {
         "seeds": len(mine),
         "value": _mean([row["value"] for row in mine]),
-        "truth": _mean([truth[row["seed"], row["policy"]]["value"] for row in mine]),
+        "truth": truth,
         "relative error": _mean(errors),
         "error interval": interval,
         "effective sample size": _mean([row["effective sample size"] for row in mine]),
@@ -251,11 +258,12 @@ def draw(found: dict[str, Any]) -> str:
 
 def draw_errors(comparison: Comparison, steps: tuple[int, ...]) -> str:
     """The same figure from a comparison that has CF-PE at these t."""
-    rows = []
+    truth, estimates = [], []
     for policy, methods in comparison.estimates.items():
         given = {"MB-PE": 0} | {f"CF-PE({t})": t for t in steps}
-        rows += [{"seed": 0} | _estimate(policy, given.get(name), found) for name, found in methods.items()]
-    return draw(summarize(rows))
+        for name, found in methods.items():
+            (truth if name == "on-policy" else estimates).append(_estimate(policy, given.get(name), found))
+    return draw(summarize(truth, estimates))
 
 
 def _estimate(policy: str, t: int | None, estimate: Estimate) -> dict[str, Any]:

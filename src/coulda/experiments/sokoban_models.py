@@ -6,6 +6,7 @@ neither has seen.
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +219,12 @@ def quality(key: Array, network: ConvDRAW, held_out: HeldOut, steps: tuple[int, 
     ]
 
 
+@cache
 def falling(rate: float, updates: int, last: int) -> optax.GradientTransformation:
-    """Adam with clipped gradients, its rate constant and then falling to 0 over the `last` updates."""
+    """Adam with clipped gradients, its rate constant and then falling to 0 over the `last` updates.
+
+    One object for the same numbers, so that seeds share their compiled programs.
+    """
     schedule = optax.join_schedules(
         [optax.constant_schedule(rate), optax.cosine_decay_schedule(rate, max(last, 1))], [updates - last]
     )
