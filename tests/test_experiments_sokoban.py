@@ -156,8 +156,10 @@ def test_a_second_run_has_the_same_numbers(smoke, tmp_path):
 def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
     before = {path.name for path in (smoke / "stages").iterdir()}
     changed = replace(SMOKE, truth=48)
-    Pipeline(Stages(smoke / "stages"), changed, False).levels("truth")
-    Pipeline(Stages(smoke / "stages"), changed, False).policy()
+    stages = Stages(smoke / "stages")
+    made = Pipeline(stages, changed, False).levels("truth")
+    assert list(stages.seconds()) == [made.name]
+    Pipeline(stages, changed, False).policy()
     new = {path.name for path in (smoke / "stages").iterdir()} - before
     assert {name.rpartition("-")[0] for name in new} == {"levels-truth"}
 

@@ -98,9 +98,9 @@ class Stages:
         return read_result(self.make(name, settings, inputs, lambda path: write_result(path, settings, make())))
 
     def seconds(self) -> dict[str, float]:
-        """How long each stage took, all its sessions together, by the name of its folder."""
-        times = self.folder / "seconds.json"
-        return msgspec.json.decode(times.read_bytes(), type=dict[str, float]) if times.exists() else {}
+        """How long each stage that this run used took, all its sessions together, by the name of its folder."""
+        used = {path.name for path in self._known}
+        return {name: taken for name, taken in self._times().items() if name in used}
 
     def digest(self, name: str, settings: Mapping[str, Any], inputs: Mapping[str, Path]) -> str:
         """12 hexadecimal digits of what the stage depends on."""
@@ -114,13 +114,17 @@ class Stages:
         except ArtifactError as error:
             raise ArtifactError(f"{error}; or remove {path}, and it is made again") from error
 
+    def _times(self) -> dict[str, float]:
+        times = self.folder / "seconds.json"
+        return msgspec.json.decode(times.read_bytes(), type=dict[str, float]) if times.exists() else {}
+
     @contextmanager
     def _timed(self, path: Path):
         start = time.perf_counter()
         try:
             yield
         finally:
-            times = self.seconds()
+            times = self._times()
             times[path.name] = times.get(path.name, 0.0) + time.perf_counter() - start
             replace_json(self.folder / "seconds.json", times)
 
