@@ -217,7 +217,14 @@ def test_an_input_that_changes_makes_a_stage_anew(tmp_path):
 def test_search_mismatch_and_models_are_reproduced_too(smoke):
     found = search(SMOKE, "smoke").run(smoke, False)
     assert set(found["final"]) == {"CF-GPS", "IMPALA"}
-    assert all(len(row["solved"]) == 2 for row in found["final"].values())
+    last = {
+        name: [run["return"][-1] for run in found["runs"] if run["setting"]["method"] == name]
+        for name in found["final"]
+    }
+    for name, row in found["final"].items():
+        assert row["seeds"] == len(row["solved"]["seeds"]) == 2
+        assert row["return"]["seeds"] == last[name]
+        assert row["return"]["low"] <= np.mean(last[name]) <= row["return"]["high"]
     assert "</svg>" in (smoke / "search.svg").read_text()
     summary = latent_mismatch(SMOKE, "smoke").run(smoke, False)
     assert set(summary["t"]) == {"0", "1", "25"}

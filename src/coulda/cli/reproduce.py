@@ -97,12 +97,15 @@ def _evaluation_table(found: dict[str, Any]) -> Table:
 
 
 def _search_table(found: dict[str, Any]) -> Table:
-    table = Table("setting", "levels solved", "95% interval", "seeds")
+    table = Table("setting", "seeds", "levels solved", "95% interval", "return", "95% interval")
     for name, row in found["final"].items():
-        mean = sum(row["solved"]) / row["seeds"]
-        interval = f"{row['low']:.3f} … {row['high']:.3f}" if "low" in row else ""
-        table.add_row(name, f"{mean:.3f}", interval, str(row["seeds"]))
+        cells = [cell for measure in ("solved", "return") for cell in _mean_and_interval(row[measure])]
+        table.add_row(name, str(row["seeds"]), *cells)
     return table
+
+
+def _mean_and_interval(found: dict[str, Any]) -> tuple[str, str]:
+    return f"{found['mean']:.3f}", f"{found['low']:.3f} … {found['high']:.3f}" if "low" in found else ""
 
 
 def _mismatch_table(found: dict[str, Any]) -> Table:

@@ -224,14 +224,18 @@ def curve(folder: Path, preset: SearchPreset) -> dict[str, Any]:
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The solve rate after the last update of each setting: mean and 95% interval over seeds."""
-    final: dict[str, Any] = {}
-    for name, mine in _by_setting(runs).items():
-        rates = np.array([run["solved"][-1] for run in mine])
-        final[name] = {"seeds": len(rates), "solved": rates.tolist()}
-        if len(rates) > 1:
-            final[name] |= asdict(mean_interval(rates))
-    return final
+    """Solve rate and return after the last update of each setting: every seed's, their mean and its 95% interval."""
+    return {
+        name: {"seeds": len(mine)} | {measure: _last(mine, measure) for measure in ("solved", "return")}
+        for name, mine in _by_setting(runs).items()
+    }
+
+
+def _last(runs: list[dict[str, Any]], measure: str) -> dict[str, Any]:
+    values = np.array([run[measure][-1] for run in runs])
+    # One seed has no interval.
+    interval = asdict(mean_interval(values)) if len(values) > 1 else {"mean": float(values[0])}
+    return {"seeds": values.tolist()} | interval
 
 
 def draw(runs: list[dict[str, Any]]) -> str:

@@ -91,7 +91,7 @@ def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = T
     console.rule("5  a better policy: on inferred scenarios (CF-GPS), and on imagined ones (MB-PS)")
     search = policy_search.reproduce(folder, preset.search, progress, console)
     for name, row in search["final"].items():
-        console.print(f"{name}: solves {row['solved'][0]:.1%} of new levels after {preset.search_updates} updates")
+        console.print(f"{name}: solves {row['solved']['mean']:.1%} of new levels after {preset.search_updates} updates")
     report = make_report(pipeline, preset, policies, log, network, comparison, search)
     path = folder / "index.html"
     save_report(folder, report)
