@@ -121,6 +121,11 @@ def test_each_seed_has_a_scenario_model_and_a_log_of_its_own(smoke, tmp_path):
     assert {row["seeds"] for row in found["over seeds"]} == {2}
 
 
+def test_a_figure_has_the_same_bytes_each_time(smoke):
+    found = json.loads((smoke / "evaluation.json").read_text())
+    assert policy_evaluation.draw(found) == policy_evaluation.draw(found) == (smoke / "evaluation.svg").read_text()
+
+
 def test_means_and_intervals_over_seeds():
     row = {"policy": "π0", "t": 5, "low": 0.0, "high": 0.0, "standard error": 0.1, "malformed": None}
     row |= {"effective sample size": 10.0, "verdict": "trust"}

@@ -5,7 +5,6 @@ Both are mixtures of Gaussians, a component an episode, so that their densities 
 KL(averaged prior ‖ averaged posterior) is an integral over a line.
 """
 
-import io
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments.sokoban import Sokoban
+from coulda.experiments.drawing import as_svg
 from coulda.experiments.pipeline import Beginnings, Pipeline
 from coulda.experiments.stages import Stages
 from coulda.extras import require
@@ -149,6 +149,4 @@ def draw(found: dict[str, Any]) -> str:
         axes.add_patch(Circle((0, 0), 1, fill=False, color="red", lw=2))
         title = f"{names.get(int(t), 'smoothing')} model, t = {t}\nKL {row['divergence']:.2g} nats"
         axes.set(xlim=(-3, 3), ylim=(-3, 3), aspect="equal", title=title)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return as_svg(figure)

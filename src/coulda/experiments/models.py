@@ -3,13 +3,13 @@
 Both are measured on levels that nothing was trained on, beside what it took to train them.
 """
 
-import io
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from coulda.experiments.drawing import as_svg
 from coulda.experiments.pipeline import Beginnings, Pipeline, training_log
 from coulda.experiments.sokoban_models import HeldOut, quality
 from coulda.experiments.stages import Stages
@@ -79,6 +79,4 @@ def draw(found: dict[str, Any]) -> str:
         right.plot([row["t"] for row in rows], [row[name] for row in rows], marker="o", label=name)
     right.set(xlabel="t", ylabel="share of held-out levels", ylim=(0, 1.03), title="scenario model p(U | h_t)")
     right.legend(fontsize=8)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return as_svg(figure)

@@ -23,6 +23,7 @@ from coulda.evaluation.estimate import VERDICTS, Estimate
 from coulda.evaluation.history import weigh
 from coulda.evaluation.importance import importance_sampling
 from coulda.evaluation.scenarios import evaluate_policies, on_policy
+from coulda.experiments.drawing import as_svg
 from coulda.experiments.pipeline import Beginnings, Pipeline
 from coulda.experiments.relatives import mean_interval
 from coulda.experiments.stages import Stages
@@ -251,9 +252,7 @@ def draw(found: dict[str, Any]) -> str:
             )
     axes.set(xlabel="t, steps of the log that hindsight is given", ylabel="relative error |Ĝ − G| / G", ylim=(0, None))
     axes.legend(fontsize=8)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return as_svg(figure)
 
 
 def draw_errors(comparison: Comparison, steps: tuple[int, ...]) -> str:

@@ -6,7 +6,6 @@ weightings of equation 1 are run: over a scenario's trajectories with the ratio,
 IMPALA learns from as many episodes of the same environment, without a model.
 """
 
-import io
 import shutil
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -22,6 +21,7 @@ from rich.console import Console
 
 from coulda.environments.sokoban import Sokoban
 from coulda.executors import InProcess
+from coulda.experiments.drawing import as_svg
 from coulda.experiments.impala import ImpalaRecipe
 from coulda.experiments.pipeline import Beginnings, Pipeline
 from coulda.experiments.presets import sokoban_policy
@@ -262,9 +262,7 @@ def draw(runs: list[dict[str, Any]]) -> str:
     grid[0, 0].set_ylabel("held-out levels solved")
     grid[1, 0].set_ylabel("return in held-out levels")
     grid[0, 0].legend(fontsize=8)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return as_svg(figure)
 
 
 def _draw_curve(axes: Any, name: str, runs: list[dict[str, Any]], measure: str) -> None:
