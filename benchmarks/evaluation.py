@@ -23,7 +23,7 @@ from coulda.evaluation.fitted_q import fit_values, gather
 from coulda.evaluation.history import weigh
 from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
-from coulda.policies import Tabular
+from coulda.policies import TabularPolicy
 
 EPISODES, HORIZON, STATES, ACTIONS = 100_000, 20, 50, 4
 KEY = jax.random.key(0)
@@ -48,7 +48,7 @@ def log_and_policies() -> tuple[EpisodeLog, np.ndarray]:
 
 def ours(log: EpisodeLog, target: np.ndarray) -> dict[str, float]:
     """By the library."""
-    policy = Tabular(target)
+    policy = TabularPolicy(target)
     weighted = weigh(policy, log)
     values = {name: weight_statistics(weighted, kind).value for kind, name in KINDS.items()}
     gathered = gather(policy, log)
@@ -107,7 +107,7 @@ def _fit(observation, action, reward, used, goes_on, target):
 
 def importance(log: EpisodeLog, target: np.ndarray) -> dict[str, float]:
     """What scope-rl computes too, by the library."""
-    weighted = weigh(Tabular(target), log)
+    weighted = weigh(TabularPolicy(target), log)
     return {name: weight_statistics(weighted, kind).value for kind, name in KINDS.items() if name != "CIS"}
 
 

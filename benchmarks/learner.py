@@ -27,12 +27,12 @@ from benchmarks.harness import ROOT, run_peer
 from benchmarks.networks import fastest
 from coulda.cli.executors import open_executor
 from coulda.environments.sokoban import Sokoban
-from coulda.experiments.impala import RECIPES, ImpalaRecipe
+from coulda.learners import ActorCriticLoss, Impala, episodes_of
+from coulda.learners.impala import improve
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import Episode, batched
+from coulda.recipes.impala import RECIPES, ImpalaRecipe
 from coulda.trainer import use_all_cores
-from coulda.training import ActorCriticLoss, Impala, episodes_of
-from coulda.training.impala import improve
 
 TINY = "--tiny" in sys.argv
 GRID, TILES, ACTIONS = 10, 7, 5

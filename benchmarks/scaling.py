@@ -68,9 +68,9 @@ def measure(preset: str, episodes: int, request: float, levels: int = 64) -> Cos
     import jax
 
     from coulda.executors import InProcess
-    from coulda.experiments.impala import RECIPES, actors
+    from coulda.learners import Impala
+    from coulda.recipes.impala import RECIPES, actors
     from coulda.storage import load_tree, save_tree
-    from coulda.training import Impala
 
     recipe = replace(RECIPES[preset], batch=episodes, levels=levels)
     executor = InProcess(actors(asdict(recipe)))

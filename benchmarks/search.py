@@ -20,14 +20,14 @@ import jax.numpy as jnp
 from benchmarks.harness import ROOT
 from coulda.evaluation.history import taken_log_probs
 from coulda.experiments.policy_search import adam, first_policy
-from coulda.experiments.presets import draw_levels, sokoban
-from coulda.experiments.reproduction import FIGURES, beginnings
-from coulda.experiments.sokoban_models import first_scenario_model, solvers
+from coulda.experiments.reproduction import FIGURES, ingredients
 from coulda.hindsight.learned import Learned
 from coulda.planners.mixture import ExpertSchedule
 from coulda.planners.problem import prepared
 from coulda.pomdp import Episode, batched
-from coulda.search import PolicySearch, Regression
+from coulda.recipes.networks import first_scenario_model, solvers
+from coulda.recipes.sokoban import draw_levels, sokoban
+from coulda.search import PolicySearch, ReturnWeightedRegression
 from coulda.search.objective import weighted_log_likelihood
 from coulda.trainer import sum_over_devices, use_all_cores
 
@@ -49,11 +49,11 @@ def measure(name: str) -> dict[str, Any]:
     """Milliseconds a part, updates a second, and the networks' share."""
     use_all_cores()
     preset_name, world, repeats = SIZES[name]
-    preset = FIGURES["search"](beginnings(preset_name, world, 0), preset_name).preset
-    size, key = preset.beginnings.size, jax.random.key(0)
+    preset = FIGURES["search"](ingredients(preset_name, world, 0), preset_name).preset
+    size, key = preset.ingredients.size, jax.random.key(0)
     environment = sokoban(draw_levels(key, size, "policy", 1000), size)
-    source = Learned(environment, first_scenario_model(key, preset.beginnings.scenarios))
-    objective = Regression(preset.num_rollouts, 1.0, "scenario", True, preset.num_resampled)
+    source = Learned(environment, first_scenario_model(key, preset.ingredients.scenarios))
+    objective = ReturnWeightedRegression(preset.num_rollouts, 1.0, "scenario", True, preset.num_resampled)
     planner = ExpertSchedule(solvers(size), preset.beta, preset.time_constant)
     optimizer = adam(preset.learning_rate)
     search = PolicySearch(environment, environment, source, optimizer, planner, objective, preset.num_episodes)

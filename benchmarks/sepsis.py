@@ -23,7 +23,7 @@ from benchmarks.published_sepsis import episodes_per_second
 from coulda.environments import Sepsis
 from coulda.hindsight import Exact
 from coulda.planners import TabularPlanner, policy_iteration
-from coulda.policies import Tabular, Uniform
+from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Episode, Policy, batched, rollout
 
 CHUNK = 512
@@ -31,9 +31,9 @@ CHUNK = 512
 
 
 def policies() -> tuple[Policy, ...]:
-    """Uniform, and three that look at the vitals."""
+    """UniformPolicy, and three that look at the vitals."""
     rng = np.random.default_rng(0)
-    return Uniform(8), *(Tabular(rng.dirichlet(np.full(8, 0.3), size=720)) for _ in range(3))
+    return UniformPolicy(8), *(TabularPolicy(rng.dirichlet(np.full(8, 0.3), size=720)) for _ in range(3))
 
 
 @eqx.filter_jit
@@ -74,7 +74,7 @@ def peak_megabytes(episodes: int) -> float:
 
 
 def _stream(episodes: int) -> float:
-    source = Exact(Sepsis(reparameterization="gumbel_max"), behavior=Uniform(8))
+    source = Exact(Sepsis(reparameterization="gumbel_max"), behavior=UniformPolicy(8))
     jax.block_until_ready(streamed_mean(source, policies(), jax.random.split(jax.random.key(0), episodes)))
     # Not getrusage: after fork and exec it still counts the parent's peak.
     status = Path("/proc/self/status").read_text()

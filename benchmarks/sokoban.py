@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.harness import run_peer
 from coulda.environments.sokoban import Sokoban, SokobanBatch, UniformLevels, generate, read_levels, solve, tiles
-from coulda.pomdp import GumbelMaxAction
+from coulda.pomdp import GumbelMaxChoice
 
 BATCH, STEPS = 8192, 100
 EPISODES, HORIZON = 24_000, 50
@@ -48,7 +48,7 @@ def play(levels: np.ndarray) -> dict[str, np.ndarray]:
 
     Random play seldom moves a box on to a target and never solves; following shortest solutions does both.
     """
-    model = Sokoban(levels=UniformLevels(levels[:1]), action_mechanism=GumbelMaxAction(5), num_boxes=4)
+    model = Sokoban(levels=UniformLevels(levels[:1]), action_mechanism=GumbelMaxChoice(5), num_boxes=4)
     random = np.random.default_rng(0)
     actions = random.integers(0, 5, (HORIZON, len(levels))).astype(np.uint8)
     unique, which = np.unique(levels, axis=0, return_inverse=True)
@@ -94,7 +94,7 @@ def speed() -> dict[str, Any]:
 def our_speed() -> dict[str, float]:
     """Best of several runs, warm, each a scan of `STEPS` steps over `BATCH` episodes."""
     levels = generate(jax.random.key(0), 10_000)
-    model = Sokoban(levels=UniformLevels(levels), action_mechanism=GumbelMaxAction(5))
+    model = Sokoban(levels=UniformLevels(levels), action_mechanism=GumbelMaxChoice(5))
     batch = SokobanBatch.of(model)
     actions = jax.random.randint(jax.random.key(1), (STEPS, BATCH), 0, 5).astype(jnp.uint8)
     seeds = jax.random.bits(jax.random.key(2), (BATCH, 2), jnp.uint32)

@@ -21,7 +21,7 @@ from scipy import optimize, stats
 
 from coulda.environments.sokoban import Sokoban, UniformLevels, count_defects, generate, read_levels, solve, tiles
 from coulda.environments.sokoban.solver import NODE_LIMIT, SOLVED, STATUS_NAMES
-from coulda.pomdp import GumbelMaxAction
+from coulda.pomdp import GumbelMaxChoice
 
 FEATURES = {
     "floor_cells": "floor cells",
@@ -79,7 +79,7 @@ def check_solver(levels: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
 
 def replays(levels: np.ndarray, actions: np.ndarray, num_boxes: int) -> np.ndarray:
     """Whether each action sequence solves its level, by the environment itself."""
-    environment = Sokoban(UniformLevels(levels), GumbelMaxAction(tiles.NUM_ACTIONS), num_boxes=num_boxes)
+    environment = Sokoban(UniformLevels(levels), GumbelMaxChoice(tiles.NUM_ACTIONS), num_boxes=num_boxes)
 
     def play(level, sequence):
         step = lambda state, action: (environment.transition(state, action, ()), None)

@@ -16,8 +16,8 @@ from coulda.hindsight import Exact, ScenarioSource
 from coulda.hindsight.source import fresh, history_length, other_key
 from coulda.noise import Normal
 from coulda.planners.solver import SolverPlanners, solver_planners
-from coulda.policies import Tabular, Uniform
-from coulda.pomdp import Episode, GumbelMaxAction, Planner, Policy, Scenario
+from coulda.policies import TabularPolicy, UniformPolicy
+from coulda.pomdp import Episode, GumbelMaxChoice, Planner, Policy, Scenario
 from coulda.report import Figure, Report, explore, provenance, summarize, tabulate
 from tests.triage import BEHAVIOR, TARGET, triage
 
@@ -83,14 +83,14 @@ def sokoban_world(horizon: int = 12) -> Sokoban:
         others = np.repeat(level[None], len(floor), axis=0)
         others[np.arange(len(floor)), *floor.T] = tiles.WALL
         pool.append(others[solve(others, 1).status == SOLVED][i :: len(levels)])
-    return Sokoban(UniformLevels(np.concatenate(pool)), GumbelMaxAction(5), 7, 7, 1, horizon, 0.8)
+    return Sokoban(UniformLevels(np.concatenate(pool)), GumbelMaxChoice(5), 7, 7, 1, horizon, 0.8)
 
 
 def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num_samples: int = 8):
     pool = np.asarray(model.levels.levels)
     source = PoolPosterior(model, jnp.asarray(pool), jnp.int32(steps))
-    policies = {"expert": PoolExpert(jnp.asarray(pool), solver_planners(pool, 1)), "chance": Uniform(5)}
-    log = collect(jax.random.key(1), model, Uniform(5), num_episodes)
+    policies = {"expert": PoolExpert(jnp.asarray(pool), solver_planners(pool, 1)), "chance": UniformPolicy(5)}
+    log = collect(jax.random.key(1), model, UniformPolicy(5), num_episodes)
     return explore(jax.random.key(2), model, log, source, policies, num_samples, threshold=10.0)
 
 
@@ -109,8 +109,11 @@ def sokoban_report(title: str = "Sokoban in hindsight") -> Report:
 
 def sepsis_report() -> Report:
     model = Sepsis(reparameterization="gumbel_max", horizon=10)
-    log = collect(jax.random.key(0), model, Uniform(8), 8)
-    policies = {"antibiotics": Tabular(np.eye(8)[np.full(720, 4)]), "everything": Tabular(np.eye(8)[np.full(720, 7)])}
+    log = collect(jax.random.key(0), model, UniformPolicy(8), 8)
+    policies = {
+        "antibiotics": TabularPolicy(np.eye(8)[np.full(720, 4)]),
+        "everything": TabularPolicy(np.eye(8)[np.full(720, 7)]),
+    }
     return Report("Sepsis", explorer=explore(jax.random.key(1), model, log, Exact(model), policies, 6, threshold=0.5))
 
 

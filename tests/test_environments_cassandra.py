@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coulda.environments import CassandraError, parse_cassandra, read_cassandra, tiger
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.pomdp import rollout
 
 TIGER = """
@@ -110,7 +110,7 @@ def test_a_file_without_observations_is_observed():
     assert file.observations is None
     assert file.reward.tolist() == [[[0, 2], [3, 4]]]
     model = file.model(horizon=3, reparameterization="inverse_cdf")
-    trajectory = rollout(model, Uniform(1), model.scenario_prior.sample(jax.random.key(0)))
+    trajectory = rollout(model, UniformPolicy(1), model.scenario_prior.sample(jax.random.key(0)))
     assert jnp.array_equal(trajectory.state.index, trajectory.episode.observation)
 
 
@@ -120,7 +120,7 @@ def test_rewards_of_observations_are_paid_for_the_observation_that_was_made():
     file = parse_cassandra(text)
     model = file.model(horizon=8, reparameterization="gumbel_max")
     scenarios = jax.vmap(model.scenario_prior.sample)(jax.random.split(jax.random.key(0), 200))
-    trajectories = jax.vmap(lambda u: rollout(model, Uniform(3), u))(scenarios)
+    trajectories = jax.vmap(lambda u: rollout(model, UniformPolicy(3), u))(scenarios)
     episode, hidden = trajectories.episode, np.asarray(trajectories.state.index) // 2
     o = np.asarray(episode.observation)[:, 1:]
     expected = file.reward[np.asarray(episode.action), hidden[:, :-1], hidden[:, 1:], o]

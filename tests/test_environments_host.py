@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from coulda.environments import HostSimulator, SimulatorError
+from coulda.errors import CouldaError
 from coulda.noise import Categorical, Normal, Uniform
-from coulda.pomdp import POMDP, GumbelMaxAction, Planner, Policy, rollout
+from coulda.pomdp import POMDP, GumbelMaxChoice, Planner, Policy, rollout
 from tests import host_envs
 
 HORIZON = 6
@@ -20,7 +21,7 @@ class Walk(POMDP):
     """The same walk as a JAX model."""
 
     horizon: int = eqx.field(static=True, default=HORIZON)
-    action_mechanism: GumbelMaxAction = GumbelMaxAction(3)  # pyright: ignore[reportIncompatibleVariableOverride]
+    action_mechanism: GumbelMaxChoice = GumbelMaxChoice(3)  # pyright: ignore[reportIncompatibleVariableOverride]
     observation_space = host_envs.Walk.observation_space
     action_space = host_envs.Walk.action_space
     initial_noise = NOISE["initial_noise"]
@@ -60,7 +61,7 @@ def simulator(make_env, workers=2, envs_per_worker=4):
         make_env,
         host_envs.begin,
         horizon=HORIZON,
-        action_mechanism=GumbelMaxAction(3),
+        action_mechanism=GumbelMaxChoice(3),
         workers=workers,
         envs_per_worker=envs_per_worker,
         **NOISE,
@@ -102,7 +103,7 @@ def test_a_planner_is_refused(walks):
             return carry, Categorical(logits=jnp.zeros(3))
 
     scenarios = jax.vmap(walks.scenario_prior.sample)(jax.random.split(jax.random.key(1), 5))
-    with pytest.raises(TypeError, match="hides its state"):
+    with pytest.raises(CouldaError, match="hides its state"):
         walks.rollout(Seer(), scenarios)
 
 
@@ -126,5 +127,5 @@ def test_spaces_that_are_not_arrays_are_refused():
         observation_space = gymnasium.spaces.Text(5)
         action_space = gymnasium.spaces.Discrete(2)
 
-    with pytest.raises(TypeError, match="not a space of arrays"):
-        HostSimulator(Words, host_envs.begin, initial_noise=Normal(), horizon=2, action_mechanism=GumbelMaxAction(2))
+    with pytest.raises(CouldaError, match="not a space of arrays"):
+        HostSimulator(Words, host_envs.begin, initial_noise=Normal(), horizon=2, action_mechanism=GumbelMaxChoice(2))

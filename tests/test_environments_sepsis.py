@@ -8,8 +8,9 @@ import pytest
 from benchmarks.sepsis_agreement import agreement
 from coulda.environments import Sepsis
 from coulda.environments.sepsis import kernel
+from coulda.errors import CouldaError
 from coulda.planners import policy_iteration
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.pomdp import rollout
 from coulda.testing import check_pomdp
 
@@ -123,7 +124,7 @@ def test_the_optimal_planner_is_better_than_chance():
     def mean_return(keys):
         runs = [
             jax.vmap(lambda k, a=actor: rollout(model, a, model.scenario_prior.sample(k)).episode_return)(keys)
-            for actor in (best, Uniform(8))
+            for actor in (best, UniformPolicy(8))
         ]
         return [r.mean() for r in runs]
 
@@ -132,7 +133,7 @@ def test_the_optimal_planner_is_better_than_chance():
 
 
 def test_what_sepsis_refuses():
-    with pytest.raises(ValueError, match="reparameterization is 'gumbel'; name one of"):
+    with pytest.raises(CouldaError, match="reparameterization is 'gumbel'; name one of"):
         Sepsis(reparameterization="gumbel")
-    with pytest.raises(ValueError, match="diabetes is a probability"):
+    with pytest.raises(CouldaError, match="diabetes is a probability"):
         Sepsis(reparameterization="gumbel_max", diabetes=1.2)

@@ -8,6 +8,7 @@ import tyro
 
 from coulda.cli.episodes import Convert, Info, Validate, summary
 from coulda.episodes import LogError, read_any, write_any
+from coulda.errors import CouldaError
 from tests.test_episodes_files import small_log
 
 
@@ -32,7 +33,7 @@ def test_validate(path: Path, capsys):
     assert "30 episodes" in capsys.readouterr().out
     shard = path / "shard-000000.npz"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="shard-000000"):
+    with pytest.raises(CouldaError, match="shard-000000"):
         Validate(path).run()
 
 

@@ -32,6 +32,7 @@ from coulda.episodes import (
     write_minari,
     write_table,
 )
+from coulda.errors import CouldaError
 from coulda.storage import ArtifactError
 from tests.test_episodes_log import NESTED, assert_same
 
@@ -90,7 +91,7 @@ def test_a_log_is_written_and_read_in_pieces(tmp_path: Path, log):
 
 
 def test_nothing_to_write(tmp_path: Path):
-    with pytest.raises(ValueError, match="no episodes"):
+    with pytest.raises(CouldaError, match="no episodes"):
         write_log(tmp_path / "log", iter([]))
     assert not (tmp_path / "log").exists()
 

@@ -20,6 +20,7 @@ from coulda.episodes import (
 )
 from coulda.episodes.log import concatenate
 from coulda.episodes.spaces import features, spec_of
+from coulda.errors import CouldaError
 from coulda.pomdp import rollout
 from tests.triage import BEHAVIOR, Stubborn, exact_value, triage
 
@@ -71,7 +72,7 @@ def test_padding_repeats_and_is_masked(log):
         np.testing.assert_array_equal(padded.action[i, :length], episode.action)
         assert np.asarray(padded.live[i]).sum() == length
         assert not np.asarray(padded.reward[i, length:]).any()
-    with pytest.raises(ValueError, match=r"horizon 3 is shorter than episode \d+, which has 5 steps"):
+    with pytest.raises(CouldaError, match=r"horizon 3 is shorter than episode \d+, which has 5 steps"):
         log.padded(3)
 
 
@@ -131,7 +132,7 @@ def test_spaces_survive_the_manifest(space):
 
 
 def test_unsupported_spaces_are_named():
-    with pytest.raises(TypeError, match="a log cannot hold Text"):
+    with pytest.raises(CouldaError, match="a log cannot hold Text"):
         spec_of(spaces.Text(3))
 
 
@@ -166,7 +167,7 @@ class Counter(gymnasium.Env):
 
 def test_recording_a_gymnasium_environment():
     env = Recorder(Counter())
-    with pytest.raises(ValueError, match="nothing is recorded"):
+    with pytest.raises(CouldaError, match="nothing is recorded"):
         env.log()
     env.reset(seed=0)
     for action in (1, 0, 1):
@@ -188,7 +189,7 @@ def test_a_wrong_action_is_refused_when_the_record_is_read():
     env.reset()
     for _ in range(3):
         env.step(2)
-    with pytest.raises(ValueError, match="episode 0, step 0, field 'action': 2 is outside 0 … 1"):
+    with pytest.raises(CouldaError, match="episode 0, step 0, field 'action': 2 is outside 0 … 1"):
         env.log()
 
 
@@ -225,5 +226,5 @@ def test_fitted_behavior_of_numbers_equals_a_second_solver():
 def test_continuous_actions_cannot_be_fitted():
     schema = Schema(spaces.Discrete(2), spaces.Box(-1, 1, ()))
     log = checked_log(schema, np.array([0, 1]), np.zeros(1), np.zeros(1), [1], np.array([True]))
-    with pytest.raises(ValueError, match="needs discrete actions"):
+    with pytest.raises(CouldaError, match="needs discrete actions"):
         fit_behavior(log)

@@ -10,6 +10,7 @@ import tyro
 from coulda.cli.evaluate import Evaluate, load
 from coulda.episodes import collect, write_any
 from coulda.episodes.files import write_log
+from coulda.errors import CouldaError
 from coulda.evaluation import compare
 from coulda.hindsight import Exact
 from coulda.pomdp import POMDP, Policy
@@ -78,20 +79,20 @@ def test_workers_elsewhere_make_the_same_table(folder: Path, monkeypatch):
 
 def test_executors_need_a_model_and_an_address_needs_ray(folder: Path):
     arguments = [str(folder / "log"), "--policy", f"{folder / 'world.py'}:TARGET"]
-    with pytest.raises(ValueError, match="--executor processes works on what rests on a model; add --model"):
+    with pytest.raises(CouldaError, match="--executor processes works on what rests on a model; add --model"):
         tyro.cli(Evaluate, args=[*arguments, "--executor", "processes"]).run()
-    with pytest.raises(ValueError, match="add --executor ray"):
+    with pytest.raises(CouldaError, match="add --executor ray"):
         tyro.cli(Evaluate, args=[*arguments, "--model", f"{folder / 'world.py'}:model", "--address", "auto"]).run()
 
 
 def test_objects_are_loaded_by_name(folder: Path):
     assert isinstance(load(f"{folder / 'world.py'}:model", POMDP), POMDP)
     assert isinstance(load("tests.triage:TARGET", Policy), Policy)
-    with pytest.raises(ValueError, match="names no object"):
+    with pytest.raises(CouldaError, match="names no object"):
         load("nothing", POMDP)
-    with pytest.raises(ValueError, match="has no 'absent'"):
+    with pytest.raises(CouldaError, match="has no 'absent'"):
         load(f"{folder / 'world.py'}:absent", POMDP)
-    with pytest.raises(ValueError, match="is a int, not a Policy"):
+    with pytest.raises(CouldaError, match="is a int, not a Policy"):
         load(f"{folder / 'world.py'}:NUMBER", Policy)
     with pytest.raises(FileNotFoundError):
         load(f"{folder / 'absent.py'}:model", POMDP)

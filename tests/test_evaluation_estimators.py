@@ -9,7 +9,8 @@ import pytest
 from gymnasium import spaces
 
 from coulda.episodes import Schema, checked_log, collect, fit_behavior
-from coulda.evaluation import Linear, Network, doubly_robust, fitted_q, importance_sampling
+from coulda.errors import CouldaError
+from coulda.evaluation import LinearQ, NetworkQ, doubly_robust, fitted_q, importance_sampling
 from coulda.evaluation.doubly_robust import cross_fitted
 from coulda.evaluation.fitted_q import fit_values, gather
 from coulda.noise import Categorical, Normal
@@ -160,13 +161,13 @@ def test_doubly_robust(log, weighted_form):
 def test_linear_regression_on_one_hot_features_is_the_table(log):
     values = [
         fit_values(g.regression, g.steps, jnp.ones(len(log))).v
-        for g in (gather(TARGET, log), gather(TARGET, log, Linear(1e-4)))
+        for g in (gather(TARGET, log), gather(TARGET, log, LinearQ(1e-4)))
     ]
     np.testing.assert_allclose(np.asarray(values[0])[:, 0], np.asarray(values[1])[:, 0], atol=2e-3)
 
 
 def test_a_network_finds_the_same_value(log):
-    estimate = fitted_q(KEY, TARGET, log, Network(width=16, updates=150))
+    estimate = fitted_q(KEY, TARGET, log, NetworkQ(width=16, updates=150))
     assert estimate.value == pytest.approx(fitted_q(KEY, TARGET, log).value, abs=0.03)
     assert estimate.verdict == "caution"
     assert "network was fitted once" in estimate.reasons
@@ -230,7 +231,7 @@ def test_continuous_actions_are_weighed_by_densities():
     estimate = importance_sampling(KEY, Gaussian(0.3), log)
     w = np.exp(0.3 * actions - 0.045)
     assert estimate.value == pytest.approx((w * actions).sum() / w.sum(), abs=1e-5)
-    with pytest.raises(TypeError, match="needs discrete actions"):
+    with pytest.raises(CouldaError, match="needs discrete actions"):
         fitted_q(KEY, Gaussian(0.3), log)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import pareto_shape, weight_diagnostics
 from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Ratios, bca, bernstein, interval, student
 
@@ -73,11 +74,11 @@ def test_bernstein_by_hand():
     found = bernstein(terms, 0.95, (0.0, 1.0))
     assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
     assert found.width > student(terms, 0.95).width
-    with pytest.raises(ValueError, match="outside bounds"):
+    with pytest.raises(CouldaError, match="outside bounds"):
         bernstein(terms, 0.95, (0.0, 0.5))
-    with pytest.raises(ValueError, match="give bounds="):
+    with pytest.raises(CouldaError, match="give bounds="):
         interval(RNG, Ratios.mean_of(terms), 0.95, "bernstein")
-    with pytest.raises(ValueError, match="use 'student', 'bca' or 'bernstein'"):
+    with pytest.raises(CouldaError, match="use 'student', 'bca' or 'bernstein'"):
         interval(RNG, Ratios.mean_of(terms), 0.95, "magic")
 
 

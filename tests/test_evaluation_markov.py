@@ -10,7 +10,7 @@ from coulda.evaluation.doubly_robust import doubly_robust
 from coulda.evaluation.fitted_q import DENSE_CELLS, Table, fit_values, fitted_q, gather, iterated_values, past_matters
 from coulda.evaluation.markov import markov_diagnostic
 from coulda.evaluation.model_checks import transition_test
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from tests.triage import BEHAVIOR, TARGET, Stubborn, triage
 
 KEY = jax.random.key(3)
@@ -22,11 +22,11 @@ def found(estimate):
 
 def test_the_tiger_behind_the_door_is_not_what_was_heard():
     world = tiger(horizon=4, reparameterization="gumbel_max")
-    log = collect(jax.random.key(0), world, Uniform(3), 400)
-    estimate = fitted_q(KEY, Uniform(3), log, resamples=10)
+    log = collect(jax.random.key(0), world, UniformPolicy(3), 400)
+    estimate = fitted_q(KEY, UniformPolicy(3), log, resamples=10)
     assert found(estimate).verdict == "do not trust"
     assert "came before" in estimate.reasons
-    assert found(doubly_robust(KEY, Uniform(3), log)).verdict == "caution"
+    assert found(doubly_robust(KEY, UniformPolicy(3), log)).verdict == "caution"
 
 
 def test_a_markov_world_is_trusted():

@@ -13,7 +13,7 @@ from coulda.evaluation import compare, evaluate, on_policy
 from coulda.evaluation.history import filled_batches
 from coulda.evaluation.model_checks import replay
 from coulda.hindsight import Exact, Prior
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.pomdp import rollout
 from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, WAIT, Stubborn, exact_value, triage
 
@@ -214,7 +214,7 @@ def test_where_observation_noise_is_fresh_what_was_logged_must_be_possible():
     model = tiger(horizon=3, reparameterization="gumbel_max")
     scenario = model.scenario_prior.sample(jax.random.key(0))
     other = model.scenario_prior.sample(jax.random.key(5))
-    episode = rollout(model, Uniform(3), scenario).episode
+    episode = rollout(model, UniformPolicy(3), scenario).episode
     masked = eqx.tree_at(lambda s: s.observation, scenario, other.observation)
     agreed = lambda scenario, exactly: replay(model, scenario, episode, jnp.int32(9), exactly=exactly)
     assert agreed(scenario, True).agrees == agreed(scenario, True).steps

@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import collect, from_arrays, to_arrays
+from coulda.errors import CouldaError
 from coulda.evaluation import compare, evaluate
 from coulda.evaluation.sensitivity import coupling_bounds, fill, reparameterization_diagnostic
 from coulda.hindsight import Exact
@@ -67,7 +68,7 @@ def test_named_reparameterizations_lie_between(name: str):
 def test_a_log_without_ends_is_refused():
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
     arrays = from_arrays(**to_arrays(log), observation_space=log.schema.observation_space)
-    with pytest.raises(ValueError, match="which this log lacks"):
+    with pytest.raises(CouldaError, match="which this log lacks"):
         coupling_bounds(triage(), TARGET.probabilities, arrays)
 
 

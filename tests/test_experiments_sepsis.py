@@ -6,8 +6,8 @@ import pytest
 
 from coulda.environments.sepsis.kernel import vitals_of
 from coulda.episodes import collect
-from coulda.experiments import sepsis
 from coulda.planners.dynamic_programming import policy_iteration
+from coulda.studies import sepsis
 
 
 @pytest.fixture(scope="module")

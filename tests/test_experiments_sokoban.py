@@ -14,23 +14,24 @@ from rich.console import Console
 
 from coulda.environments.sokoban import solve
 from coulda.environments.sokoban.pool import read_pool
+from coulda.errors import CouldaError
 from coulda.executors import InProcess
 from coulda.experiments import mismatch, policy_evaluation, policy_search
-from coulda.experiments.impala import ImpalaRecipe, learn
 from coulda.experiments.pipeline import Pipeline, training_log
-from coulda.experiments.presets import POOLS, SIZES, check_disjoint, draw_levels, pool_of, sokoban
-from coulda.experiments.reproduction import beginnings, evaluation, latent_mismatch, networks, search
-from coulda.experiments.sokoban_models import HeldOut, solvers
-from coulda.experiments.stages import Stages, read_result, work_folder
+from coulda.experiments.reproduction import evaluation, ingredients, latent_mismatch, networks, search
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian, load_scenario_model, save_scenario_model
 from coulda.hindsight.learned import Learned
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
 from coulda.pomdp import rollout
+from coulda.recipes.impala import ImpalaRecipe, learn
+from coulda.recipes.networks import HeldOut, solvers
+from coulda.recipes.sokoban import POOLS, SIZES, check_disjoint, draw_levels, pool_of, sokoban
+from coulda.stages import Stages, read_result, work_folder
 from coulda.storage import ArtifactError
 from coulda.trainer.logs import held_out_curve, read_log
 
 SIZE = SIZES["7x7"]
-SMOKE = beginnings("smoke", None, 0)
+SMOKE = ingredients("smoke", None, 0)
 STAGES = ("policy", "truth", "scenario-model", "log", "importance")
 
 
@@ -62,7 +63,7 @@ def test_pools_have_their_shares():
 
 def test_pools_that_share_a_level_are_refused():
     levels = draw_levels(jax.random.key(0), SIZE, "log", 20)
-    with pytest.raises(ValueError, match="'log' and 'truth' share a level"):
+    with pytest.raises(CouldaError, match="'log' and 'truth' share a level"):
         check_disjoint({"log": levels, "truth": levels[:1]})
 
 

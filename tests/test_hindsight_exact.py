@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from coulda.environments import TabularPOMDP, tiger
+from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Prior
 from coulda.hindsight.exact import filter_states, finite_noise
 from coulda.hindsight.gaussian import gaussian_noise, smoothed_noise
 from coulda.noise import Categorical
-from coulda.policies import Tabular, Uniform
+from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Planner, Scenario, rollout
 from tests.zoo_pomdps import Steering, linear
 
@@ -29,7 +30,7 @@ THIRDS = TabularPOMDP(
     reparameterization="inverse_cdf",
 )
 GRID = (np.arange(6) + 0.5) / 6
-BEHAVIOR, TARGET = Tabular([[1, 0], [0, 1]]), Tabular([[0, 1], [1, 0]])
+BEHAVIOR, TARGET = TabularPolicy([[1, 0], [0, 1]]), TabularPolicy([[0, 1], [1, 0]])
 
 
 def every_scenario():
@@ -129,7 +130,7 @@ def test_the_filter_is_the_probability_of_the_history():
 
 def test_an_impossible_episode_has_no_evidence():
     model = tiger(horizon=2, reparameterization="gumbel_max")
-    episode = jax.tree.map(lambda leaf: leaf[0], _log_of(model, Uniform(3), 1, seed=0).episode)
+    episode = jax.tree.map(lambda leaf: leaf[0], _log_of(model, UniformPolicy(3), 1, seed=0).episode)
     odd = eqx.tree_at(lambda e: e.reward, episode, episode.reward + 0.5)
     log_evidence = eqx.filter_jit(lambda source, e: source.log_evidence(e))
     assert bool(jnp.isfinite(log_evidence(Exact(model), episode)))
@@ -161,8 +162,8 @@ def test_counterfactual_evaluation_with_gumbels_is_unbiased():
     model = tiger(horizon=3, reparameterization="gumbel_max")
     n = 20_000
     # Listen, then open the door on the other side of what was heard; the log was made by a uniform policy.
-    target = Tabular([[0, 0, 1], [0, 1, 0], [1, 0, 0]])
-    episodes = _log_of(model, Uniform(3), n, seed=1).episode
+    target = TabularPolicy([[0, 0, 1], [0, 1, 0], [1, 0, 0]])
+    episodes = _log_of(model, UniformPolicy(3), n, seed=1).episode
     prior = _evaluate(Prior(model), model, target, episodes, seed=2)
     hindsight = _evaluate(Exact(model), model, target, episodes, seed=3)
     error = np.sqrt(prior.var() / n + hindsight.var() / n)
@@ -261,11 +262,11 @@ def test_what_exact_cannot_do_is_refused():
     class Strange(Steering):
         pass
 
-    with pytest.raises(TypeError, match="no exact posterior is known for Strange"):
+    with pytest.raises(CouldaError, match="no exact posterior is known for Strange"):
         Exact(Strange(0.1, 1, 1))
-    with pytest.raises(TypeError, match="only policies are exact"):
+    with pytest.raises(CouldaError, match="only policies are exact"):
         Exact(linear(hidden=True), behavior=Physician())
-    with pytest.raises(ValueError, match="0 or more steps"):
+    with pytest.raises(CouldaError, match="0 or more steps"):
         Exact(THIRDS).given(-1)
-    with pytest.raises(TypeError, match="log_evidence is for finite models"):
+    with pytest.raises(CouldaError, match="log_evidence is for finite models"):
         Exact(linear(hidden=True)).log_evidence(None)

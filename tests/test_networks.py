@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from coulda.errors import CouldaError
 from coulda.networks import ConvLSTM, Convolution, Dense, convolve
 
 
@@ -90,7 +91,7 @@ def test_a_batch_is_one_product():
     ],
 )
 def test_wrong_shapes_are_refused(x, kernel, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CouldaError, match=message):
         convolve(jnp.zeros(x), jnp.zeros(kernel))
 
 

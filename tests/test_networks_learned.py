@@ -8,10 +8,11 @@ import optax
 import pytest
 
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate
+from coulda.errors import CouldaError
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian
 from coulda.hindsight.learned import Learned, LearnedOnline, LearnedSeparately, negative_elbo
 from coulda.policies.conv_lstm import ConvLSTMPolicy, paper_policy
-from coulda.pomdp import Episode, GumbelMaxAction
+from coulda.pomdp import Episode, GumbelMaxChoice
 from coulda.search import PolicySearch
 
 HEIGHT, WIDTH, STEPS = 5, 6, 4
@@ -121,7 +122,7 @@ def test_the_policy_remembers_and_does_not_see_the_border():
     border = grids[0].at[0].set(3).at[:, -1].set(3)
     np.testing.assert_array_equal(act(policy.initial_carry(), border)[1].logits, first.logits)
     assert not np.array_equal(act(carry, grids[0])[1].logits, first.logits)
-    with pytest.raises(ValueError, match="no interior"):
+    with pytest.raises(CouldaError, match="no interior"):
         ConvLSTMPolicy(jax.random.key(0), 2, 5)
 
 
@@ -147,20 +148,20 @@ def test_the_paper_policy_has_its_sizes():
 
 
 def test_separate_networks_are_asked_for_their_own_t(noise):
-    model = Sokoban(UniformLevels(np.ones((1, HEIGHT, WIDTH), np.uint8)), GumbelMaxAction(5), HEIGHT, WIDTH, 1, STEPS)
+    model = Sokoban(UniformLevels(np.ones((1, HEIGHT, WIDTH), np.uint8)), GumbelMaxChoice(5), HEIGHT, WIDTH, 1, STEPS)
     networks = {t: make(shared=t == 0) for t in (0, 4)}
     source = LearnedSeparately(model, networks)
     for t in networks:
         expected = Learned(model, networks[t]).given(t)
         assert eqx.tree_equal(source.given(t), expected)
     assert not eqx.tree_equal(source.given(0).network, source.given(4).network)
-    with pytest.raises(ValueError, match=r"t = \[0, 4\], and none for 2"):
+    with pytest.raises(CouldaError, match=r"t = \[0, 4\], and none for 2"):
         source.given(2)
 
 
 def test_a_source_learns_online_from_what_search_logs():
     levels = generate(jax.random.key(0), 4, 6, 6, 1)
-    world = Sokoban(UniformLevels(levels), GumbelMaxAction(5), 6, 6, 1, 3)
+    world = Sokoban(UniformLevels(levels), GumbelMaxChoice(5), 6, 6, 1, 3)
     network = ConvDRAW(jax.random.key(0), num_layers=1, channels=4, latents=2)
     source = LearnedOnline(world, network, optax.adam(1e-2))
     policy = ConvLSTMPolicy(jax.random.key(1), 6, 6, channels=4, units=4)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coulda.environments import tiger
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.pomdp import batched, rollout
 
 MODEL = tiger(horizon=4, reparameterization="inverse_cdf")
@@ -19,7 +19,9 @@ MODEL = tiger(horizon=4, reparameterization="inverse_cdf")
 def returns(keys):
     return jax.jit(
         lambda keys: batched(
-            lambda key: rollout(MODEL, Uniform(3), MODEL.scenario_prior.sample(key)).episode_return, keys, chunk_size=3
+            lambda key: rollout(MODEL, UniformPolicy(3), MODEL.scenario_prior.sample(key)).episode_return,
+            keys,
+            chunk_size=3,
         )
     )(keys)
 

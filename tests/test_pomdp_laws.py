@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from coulda.environments import TabularPOMDP, tiger
+from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Prior
 from coulda.noise import Categorical, Point, mix
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.pomdp import FinitePOMDP, Planner, Policy, as_scm, batched, change_policy, named_noise, rollout
 from coulda.testing import check_policy, check_pomdp
 from tests.conftest import ROOT
@@ -147,7 +148,7 @@ def test_the_prior_is_the_prior():
     specimen = pomdps()["tiger"]
     episodes = logged("tiger")[1].episode
     assert_equal(inferred(Prior(specimen.model).given(0), 5, episodes), scenarios_of(specimen.model, seed=5))
-    with pytest.raises(ValueError, match="conditioned on nothing"):
+    with pytest.raises(CouldaError, match="conditioned on nothing"):
         Prior(specimen.model).given(3)
 
 
@@ -259,7 +260,7 @@ def test_terminal_states_absorb():
         reparameterization="inverse_cdf",
         terminal=[False, True, False],
     )
-    trajectory = rollout(model, Uniform(1), model.scenario_prior.sample(jax.random.key(0)))
+    trajectory = rollout(model, UniformPolicy(1), model.scenario_prior.sample(jax.random.key(0)))
     assert trajectory.state.index.tolist() == [0, 1, 1, 1, 1]
     assert trajectory.episode.live.tolist() == [True, False, False, False]
     assert trajectory.episode.reward.tolist() == [1, 0, 0, 0]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from coulda.environments import LinearQuadratic, TabularPOMDP, contextual_bandit, forest, tiger
+from coulda.errors import CouldaError
 from coulda.hindsight.exact import filter_states
 from coulda.noise import Categorical
 from coulda.planners import LinearPlanner, TabularPlanner, finite_horizon, lqr, policy_iteration, value_iteration
-from coulda.policies import Mixture, Noisy, Tabular, Uniform
+from coulda.policies import Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
 from coulda.pomdp import Episode, rollout
 
 FOREST = forest(horizon=3, reparameterization="gumbel_max")
@@ -85,7 +86,7 @@ def test_terminal_states_are_worth_nothing():
 
 @pytest.mark.parametrize("discount", [0.0, 1.0, -3.0])
 def test_discounts_are_checked(discount):
-    with pytest.raises(ValueError, match="discount must be between"):
+    with pytest.raises(CouldaError, match="discount must be between"):
         policy_iteration(FOREST, discount)
 
 
@@ -107,21 +108,21 @@ def test_the_regulators_finite_cost_is_what_its_planner_pays():
 
 
 def test_an_uncontrollable_system_is_refused():
-    with pytest.raises(ValueError, match="Riccati recursion has not settled"):
+    with pytest.raises(CouldaError, match="Riccati recursion has not settled"):
         lqr(2.0, 0.0, 1.0, 1.0, scale=0.1)
 
 
 def test_a_noisy_policy_is_mixed_with_the_uniform():
-    table = Tabular([[1.0, 0.0, 0.0, 0.0]])
+    table = TabularPolicy([[1.0, 0.0, 0.0, 0.0]])
     for epsilon, expected in ((0.0, [1, 0, 0, 0]), (0.4, [0.7, 0.1, 0.1, 0.1]), (1.0, [0.25] * 4)):
-        _, distribution = Noisy(table, epsilon)((), jnp.int32(0))
+        _, distribution = NoisyPolicy(table, epsilon)((), jnp.int32(0))
         np.testing.assert_allclose(distribution.probabilities, expected, atol=1e-6)
-    with pytest.raises(ValueError, match="epsilon is a probability"):
-        Noisy(table, 1.5)
+    with pytest.raises(CouldaError, match="epsilon is a probability"):
+        NoisyPolicy(table, 1.5)
 
 
 def test_a_mixture_is_the_weighted_mean_and_everybody_remembers():
-    class Counting(Uniform):
+    class Counting(UniformPolicy):
         def initial_carry(self):
             return jnp.int32(0)
 
@@ -131,20 +132,20 @@ def test_a_mixture_is_the_weighted_mean_and_everybody_remembers():
         def remember(self, carry, action, reward):
             return carry + 1
 
-    policy = Mixture((Tabular([[1.0, 0.0]]), Counting(2)), [0.75, 0.25])
+    policy = Mixture((TabularPolicy([[1.0, 0.0]]), Counting(2)), [0.75, 0.25])
     carry, distribution = policy(policy.initial_carry(), jnp.int32(0))
     np.testing.assert_allclose(distribution.probabilities, [0.875, 0.125], atol=1e-6)
     carry = policy.remember(carry, jnp.int32(1), jnp.zeros(()))
     _, distribution = policy(carry, jnp.int32(0))
     np.testing.assert_allclose(distribution.probabilities[1], 0.25 * jax.nn.sigmoid(1.0), atol=1e-6)
-    with pytest.raises(ValueError, match="one a policy"):
-        Mixture((Uniform(2),), [0.5, 0.5])
+    with pytest.raises(CouldaError, match="one a policy"):
+        Mixture((UniformPolicy(2),), [0.5, 0.5])
 
 
 def test_planners_soften():
     planner = TabularPlanner([[1.0, 0.0]]).noisy(0.1)
     np.testing.assert_allclose(jnp.exp(planner.logits), [[0.95, 0.05]], atol=1e-6)
-    with pytest.raises(ValueError, match=r"\[S, A\] or \[T, S, A\]"):
+    with pytest.raises(CouldaError, match=r"\[S, A\] or \[T, S, A\]"):
         TabularPlanner([0.5, 0.5])
 
 
@@ -176,14 +177,14 @@ def test_tables_are_checked(change, message):
         "horizon": 2,
         "reparameterization": "gumbel_max",
     }
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CouldaError, match=message):
         TabularPOMDP(**(tables | change))
 
 
 def test_matrices_are_checked():
-    with pytest.raises(ValueError, match=r"Q has shape \(2, 2\); with the other matrices it must be \(1, 1\)"):
+    with pytest.raises(CouldaError, match=r"Q has shape \(2, 2\); with the other matrices it must be \(1, 1\)"):
         LinearQuadratic(1, 1, np.eye(2), 1, horizon=2, initial_mean=[0.0], initial_scale=1, transition_scale=1)
-    with pytest.raises(ValueError, match="both C and observation_scale"):
+    with pytest.raises(CouldaError, match="both C and observation_scale"):
         LinearQuadratic(1, 1, 1, 1, horizon=2, initial_mean=[0.0], initial_scale=1, transition_scale=1, C=1)
 
 
@@ -199,7 +200,7 @@ def test_alice_would_have_known():
     def would_have_been(key, outcome):
         episode = episode_of([0, 1 + outcome], [1], [outcome])
         scenario = Exact(alice).infer(key, episode)
-        return rollout(alice, Tabular([[1.0, 0.0]] * 3), scenario).episode_return
+        return rollout(alice, TabularPolicy([[1.0, 0.0]] * 3), scenario).episode_return
 
     keys = jax.random.split(jax.random.key(0), 4000)
     good = jax.jit(jax.vmap(lambda k: would_have_been(k, 1)))(keys)

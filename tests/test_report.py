@@ -13,10 +13,11 @@ from coulda.cli import main
 from coulda.environments.pendulum import Pendulum
 from coulda.environments.sokoban import Sokoban, UniformLevels
 from coulda.episodes import collect
+from coulda.errors import CouldaError
 from coulda.evaluation import compare
 from coulda.hindsight import Exact
-from coulda.policies import Uniform
-from coulda.pomdp import GumbelMaxAction
+from coulda.policies import UniformPolicy
+from coulda.pomdp import GumbelMaxChoice
 from coulda.pomdp.scenario import at_step
 from coulda.report import Report, explore, load_report, save_report, summarize, tabulate, view_of, write_report
 from coulda.report.contents import ExploredEpisode, Explorer, Play, TileFrames
@@ -55,7 +56,7 @@ def data_of(page: str) -> str:
 
 
 def test_factual_is_the_log_and_counterfactual_the_rollout(world, explorer):
-    log = collect(jax.random.key(1), world, Uniform(5), 12)
+    log = collect(jax.random.key(1), world, UniformPolicy(5), 12)
     expert = explorer.policies.index("expert")
     for i, episode in enumerate(explorer.episodes):
         assert episode.factual.rewards == tuple(np.asarray(log[i].reward).tolist())
@@ -128,11 +129,11 @@ def test_masked_tiles_are_told_from_empty_ones_near_the_agent(world):
 
 
 def test_what_cannot_be_explored_is_refused(world):
-    log = collect(jax.random.key(1), world, Uniform(5), 2)
+    log = collect(jax.random.key(1), world, UniformPolicy(5), 2)
     source = PoolPosterior(world, world.levels.levels, jnp.int32(3))
-    with pytest.raises(ValueError, match="num_samples is 64; draw 1 to 63"):
-        explore(jax.random.key(0), world, log, source, {"chance": Uniform(5)}, 64)
-    with pytest.raises(ValueError, match="nothing to explore: 2 episodes, 0 policies"):
+    with pytest.raises(CouldaError, match="num_samples is 64; draw 1 to 63"):
+        explore(jax.random.key(0), world, log, source, {"chance": UniformPolicy(5)}, 64)
+    with pytest.raises(CouldaError, match="nothing to explore: 2 episodes, 0 policies"):
         explore(jax.random.key(0), world, log, source, {})
 
 
@@ -183,7 +184,7 @@ def test_sixty_episodes_of_the_papers_size_stay_below_five_megabytes():
     rng = np.random.default_rng(0)
     frames = lambda: TileFrames("".join(rng.choice(list("ABCDEFG"), 5100)), "I" * 5100)
     play = lambda: Play(frames(), ("→ right",) * 50, (0.0,) * 50, (0.0,) * 8)
-    model = Sokoban(UniformLevels(np.zeros((1, 10, 10), np.uint8)), GumbelMaxAction(5))
+    model = Sokoban(UniformLevels(np.zeros((1, 10, 10), np.uint8)), GumbelMaxChoice(5))
     episodes = tuple(ExploredEpisode(i, frames(), play(), (play(),) * 3) for i in range(60))
     explorer = Explorer(sokoban_view(model).scene, ("a", "b", "c"), 8, 10.0, episodes)
     assert len(render(Report("large", explorer=explorer)).encode()) < 5e6

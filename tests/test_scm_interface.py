@@ -22,6 +22,7 @@ from coulda import (
     mix,
 )
 from coulda.abduction import choose
+from coulda.errors import CouldaError
 from coulda.mechanisms import additive, exogenous, gumbel_max, table, uniformize
 from tests import zoo
 
@@ -63,7 +64,7 @@ IDENTITY = Mechanism((), lambda u: u)
     ],
 )
 def test_bad_structure_is_refused_with_the_node_named(build, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CouldaError, match=message):
         build()
 
 
@@ -82,7 +83,7 @@ def test_bad_structure_is_refused_with_the_node_named(build, message):
     ],
 )
 def test_bad_noise_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CouldaError, match=message):
         build()
 
 

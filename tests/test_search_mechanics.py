@@ -11,12 +11,13 @@ import optax
 import pytest
 
 from coulda.environments import TabularPOMDP, tiger
+from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Prior, ScenarioSource
 from coulda.noise import Categorical, Normal
 from coulda.planners import LinearPlanner
 from coulda.planners.mixture import ExpertMixture, ExpertSchedule
 from coulda.planners.problem import PlanningProblem
-from coulda.policies import Tabular, Uniform
+from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Planner, Scenario, rollout
 from coulda.search import PolicySearch
 
@@ -24,8 +25,8 @@ SGD = optax.sgd(0.1)  # one object, so that programs are shared
 MODEL = tiger(horizon=3, reparameterization="gumbel_max")
 
 
-def policy() -> Tabular:
-    return Tabular(np.full((3, 3), 1 / 3))
+def policy() -> TabularPolicy:
+    return TabularPolicy(np.full((3, 3), 1 / 3))
 
 
 def same(a, b) -> bool:
@@ -61,16 +62,16 @@ jax.config.update("jax_num_cpu_devices", 2)
 from coulda.environments import tiger
 from coulda.executors import InProcess
 from coulda.hindsight import Prior
-from coulda.policies import Recurrent, Tabular
+from coulda.policies import RecurrentPolicy, TabularPolicy
 from coulda.search import PolicySearch
-from coulda.training import Impala, episodes_of
+from coulda.learners import Impala, episodes_of
 
 model = tiger(horizon=3, reparameterization="gumbel_max")
 if sys.argv[1] == "search":
-    policy = Tabular(np.full((3, 3), 1 / 3))
+    policy = TabularPolicy(np.full((3, 3), 1 / 3))
     learner = PolicySearch(model, model, Prior(model), optax.adam(0.1), num_episodes=4)
 else:
-    policy = Recurrent(jax.random.key(0), model.observation_space, model.action_space, width=8)
+    policy = RecurrentPolicy(jax.random.key(0), model.observation_space, model.action_space, width=8)
     learner = Impala(InProcess(episodes_of(model, policy, batch=4, seed=0)), optax.adam(0.1), max_staleness=1)
 state = learner.init(policy)
 compiled = []
@@ -145,7 +146,7 @@ class Knowing(Planner):
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
 def test_the_mixture_has_the_mixtures_probabilities_and_falls_back_to_the_policy(beta):
-    habit = Tabular([[0.2, 0.3, 0.5]] * 3)
+    habit = TabularPolicy([[0.2, 0.3, 0.5]] * 3)
     mixture = ExpertMixture(Knowing(), habit, jnp.asarray(beta))
     for index, expected in ((0, [0.2, 0.3, 0.5]), (1, [0.2 * (1 - beta), 0.3 + 0.7 * beta, 0.5 * (1 - beta)])):
         state = jax.tree.map(lambda leaf, i=index: leaf[i], MODEL.states(jnp.int32(-1), jnp.int32(0)))
@@ -154,7 +155,7 @@ def test_the_mixture_has_the_mixtures_probabilities_and_falls_back_to_the_policy
 
 
 def test_logged_probabilities_are_those_of_the_actions_that_a_mixture_takes():
-    mixture = ExpertMixture(Knowing(), Tabular([[0.2, 0.3, 0.5]] * 3), jnp.asarray(0.4))
+    mixture = ExpertMixture(Knowing(), TabularPolicy([[0.2, 0.3, 0.5]] * 3), jnp.asarray(0.4))
 
     @jax.vmap
     def run(key):
@@ -203,13 +204,13 @@ def test_an_expert_may_search_on_the_host_for_each_scenario(honest):
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="num_episodes must be at least 1; got 0"):
+    with pytest.raises(CouldaError, match="num_episodes must be at least 1; got 0"):
         PolicySearch(MODEL, MODEL, Prior(MODEL), SGD, num_episodes=0)
-    with pytest.raises(ValueError, match=r"beta is a probability.*1\.5"):
+    with pytest.raises(CouldaError, match=r"beta is a probability.*1\.5"):
         ExpertSchedule(Knowing(), 1.5)
-    with pytest.raises(ValueError, match="time_constant"):
+    with pytest.raises(CouldaError, match="time_constant"):
         ExpertSchedule(Knowing(), 1.0, time_constant=0.0)
     gaussian = LinearPlanner(jnp.ones((1, 1)), jnp.ones(()))
-    with pytest.raises(TypeError, match="only discrete actions can be mixed; expert and policy gave a Normal"):
-        ExpertMixture(gaussian, Uniform(2), jnp.asarray(0.5))((jnp.int32(0), ()), jnp.ones(1), jnp.ones(1))
+    with pytest.raises(CouldaError, match="only discrete actions can be mixed; expert and policy gave a Normal"):
+        ExpertMixture(gaussian, UniformPolicy(2), jnp.asarray(0.5))((jnp.int32(0), ()), jnp.ones(1), jnp.ones(1))
     assert isinstance(gaussian(jnp.int32(0), jnp.ones(1), None)[1], Normal)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from coulda.environments import TabularPOMDP
+from coulda.errors import CouldaError
 from coulda.planners import TabularPlanner
-from coulda.policies import Tabular
+from coulda.policies import TabularPolicy
 from coulda.pomdp import Scenario, rollout
-from coulda.search import Regression
+from coulda.search import ReturnWeightedRegression
 from coulda.search.objective import effective_sample_size, normalize, resample
 
 # Every probability is a multiple of 1/2 or 1/4, so that the midpoints of a grid of noise are a whole distribution.
@@ -88,8 +89,8 @@ def brute_force(temperature: float, ratio: bool, normalization: str) -> np.ndarr
 @pytest.mark.parametrize("normalization", ["scenario", "batch"])
 @pytest.mark.parametrize("ratio", [True, False])
 def test_the_gradient_is_that_of_brute_force(normalization, ratio):
-    regression = Regression(temperature=0.7, ratio=ratio, normalization=normalization)
-    gradient, info = regression.gradient_on(Tabular(POLICY), trajectories(), jnp.zeros(()))
+    regression = ReturnWeightedRegression(temperature=0.7, ratio=ratio, normalization=normalization)
+    gradient, info = regression.gradient_on(TabularPolicy(POLICY), trajectories(), jnp.zeros(()))
     np.testing.assert_allclose(gradient.logits, brute_force(0.7, ratio, normalization), atol=1e-5)
     assert info.dead == 0.25, "a quarter of the scenarios begin in the terminal state"
     others = itertools.product([True, False], ["scenario", "batch"])
@@ -101,8 +102,10 @@ def test_with_the_ratio_the_planner_does_not_matter():
     # Importance sampling over all trajectories: the weighted score under λ is that under π^k, whatever λ.
     batches = trajectories(), trajectories(np.full((3, 2), 0.5))
     for ratio in (True, False):
-        regression = Regression(ratio=ratio, normalization="batch")
-        one, other = (regression.gradient_on(Tabular(POLICY), batch, jnp.zeros(()))[0].logits for batch in batches)
+        regression = ReturnWeightedRegression(ratio=ratio, normalization="batch")
+        one, other = (
+            regression.gradient_on(TabularPolicy(POLICY), batch, jnp.zeros(()))[0].logits for batch in batches
+        )
         assert (np.abs(one - other).max() < 1e-5) == ratio
 
 
@@ -117,11 +120,11 @@ def test_resampling_is_unbiased_and_takes_only_what_has_weight():
 
 
 def test_the_gradient_on_resampled_trajectories_has_the_same_mean():
-    policy, batch = Tabular(POLICY), trajectories()
+    policy, batch = TabularPolicy(POLICY), trajectories()
     noise = jnp.asarray(midpoints([64])[:, 0])
-    regression = Regression(num_resampled=16)
+    regression = ReturnWeightedRegression(num_resampled=16)
     mean = jax.jit(jax.vmap(lambda u: regression.gradient_on(policy, batch, u)[0].logits))(noise).mean(0)
-    exact, _ = Regression().gradient_on(policy, batch, jnp.zeros(()))
+    exact, _ = ReturnWeightedRegression().gradient_on(policy, batch, jnp.zeros(()))
     # A grid of 64 noise values and 16 places integrates a step function with an error below 1/1024 a step.
     np.testing.assert_allclose(mean, exact.logits, atol=5e-3)
     one, _ = regression.gradient_on(policy, batch, noise[0])
@@ -129,16 +132,16 @@ def test_the_gradient_on_resampled_trajectories_has_the_same_mean():
 
 
 def test_no_support_gives_no_gradient_and_is_counted():
-    certain = Tabular([[1.0, 0.0], [1.0, 0.0]])
+    certain = TabularPolicy([[1.0, 0.0], [1.0, 0.0]])
     batch = trajectories()
     forbidden = type(batch)(batch.observation, jnp.ones_like(batch.action), batch.reward, batch.live, batch.log_prob)
-    gradient, info = Regression().gradient_on(certain, forbidden, jnp.zeros(()))
+    gradient, info = ReturnWeightedRegression().gradient_on(certain, forbidden, jnp.zeros(()))
     assert (gradient.logits == 0).all()
     assert info.unsupported == 1
     assert info.effective_sample_size == 0
-    gradient, info = Regression(num_resampled=4).gradient_on(certain, forbidden, jnp.zeros(()))
+    gradient, info = ReturnWeightedRegression(num_resampled=4).gradient_on(certain, forbidden, jnp.zeros(()))
     assert (gradient.logits == 0).all()
-    _, info = Regression().gradient_on(Tabular(POLICY), batch, jnp.zeros(()))
+    _, info = ReturnWeightedRegression().gradient_on(TabularPolicy(POLICY), batch, jnp.zeros(()))
     assert info.unsupported == 0
 
 
@@ -154,5 +157,5 @@ def test_weights_survive_returns_that_overflow():
     ("options", "message"), [({"normalization": "none"}, "name one of"), ({"temperature": 0.0}, "positive; got 0.0")]
 )
 def test_mistakes_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        Regression(**options)
+    with pytest.raises(CouldaError, match=message):
+        ReturnWeightedRegression(**options)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coulda.environments import LinearQuadratic, TabularPOMDP
+from coulda.errors import CouldaError
 from coulda.planners.dynamic_programming import finite_horizon
 from coulda.planners.mcts import MCTS
 from coulda.pomdp import rollout
@@ -58,5 +59,5 @@ def test_a_rollout_with_tree_search_earns_the_optimum():
 def test_only_discrete_actions_are_searched():
     one = np.eye(1)
     model = LinearQuadratic(one, one, one, one, horizon=2, initial_mean=[0.0], initial_scale=one, transition_scale=one)
-    with pytest.raises(TypeError, match="MCTS needs discrete actions"):
+    with pytest.raises(CouldaError, match="MCTS needs discrete actions"):
         MCTS(model)

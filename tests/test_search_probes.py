@@ -8,17 +8,17 @@ import optax
 import pytest
 
 from coulda.environments import TabularPOMDP, contextual_bandit
-from coulda.experiments.worlds import hidden_bit_model
 from coulda.hindsight import Exact, Prior
 from coulda.planners.dynamic_programming import finite_horizon
 from coulda.planners.mixture import ExpertSchedule
-from coulda.policies import Tabular
-from coulda.search import PolicySearch, Regression
+from coulda.policies import TabularPolicy
+from coulda.recipes.worlds import hidden_bit_model
+from coulda.search import PolicySearch, ReturnWeightedRegression
 
 ADAM = optax.adam(0.3)  # one object, so that searches that differ in numbers only share their programs
 
 
-def run(search: PolicySearch, policy: Tabular, steps: int = 60, seed: int = 0):
+def run(search: PolicySearch, policy: TabularPolicy, steps: int = 60, seed: int = 0):
     """The policy's probabilities `[O, A]` after so many steps, and every step's info."""
     state, infos = search.init(policy), []
     for key in jax.random.split(jax.random.key(seed), steps):
@@ -45,8 +45,8 @@ def one_step() -> TabularPOMDP:
 
 @pytest.mark.parametrize(("temperature", "learns"), [(1.0, True), (1e6, False)])
 def test_one_step_reward(temperature, learns):
-    search = searching(one_step(), objective=Regression(temperature=temperature))
-    probabilities, _ = run(search, Tabular(np.full((4, 2), 0.5)))
+    search = searching(one_step(), objective=ReturnWeightedRegression(temperature=temperature))
+    probabilities, _ = run(search, TabularPolicy(np.full((4, 2), 0.5)))
     value = (probabilities[0, 0] + probabilities[1, 1]) / 2
     assert (value > 0.95) == learns
     # The twin has all weights equal: the gradient is noise of mean zero, and π wanders round where it began.
@@ -71,7 +71,7 @@ def two_steps(see_the_step: bool) -> TabularPOMDP:
 
 @pytest.mark.parametrize("see_the_step", [True, False])
 def test_two_step_reward(see_the_step):
-    probabilities, _ = run(searching(two_steps(see_the_step)), Tabular(np.full((3, 2), 0.5)), steps=80)
+    probabilities, _ = run(searching(two_steps(see_the_step)), TabularPolicy(np.full((3, 2), 0.5)), steps=80)
     value = probabilities[0, 1] * probabilities[1 if see_the_step else 0, 0]
     assert value > 0.9 if see_the_step else 0.15 < value <= 0.25
 
@@ -87,8 +87,8 @@ def test_a_hidden_bit_revealed_late(normalization):
     hindsight = Exact(model)
     values = {}
     for name, source in {"CF-GPS": hindsight, "GPS-like": hindsight.given(1), "MB-PS": Prior(model)}.items():
-        search = searching(environment, model, source, objective=Regression(normalization=normalization))
-        guess_one = run(search, Tabular(np.full((3, 2), 0.5)))[0][0, 1]
+        search = searching(environment, model, source, objective=ReturnWeightedRegression(normalization=normalization))
+        guess_one = run(search, TabularPolicy(np.full((3, 2), 0.5)))[0][0, 1]
         values[name] = 0.9 * guess_one + 0.1 * (1 - guess_one)
     assert values["CF-GPS"] == pytest.approx(0.9, abs=0.05)
     assert values["GPS-like"] == pytest.approx(0.1, abs=0.05), "the first observation tells nothing"
@@ -103,8 +103,8 @@ def test_support_mismatch_is_reported(supported):
     table = np.full((4, 2), 0.5)
     table[:2] = [[0.02, 0.98], [0.98, 0.02]] if supported else [[0.0, 1.0], [1.0, 0.0]]
     expert = finite_horizon(one_step()).planner
-    search = searching(one_step(), planner=expert, objective=Regression(num_rollouts=2))
-    probabilities, infos = run(search, Tabular(table), steps=30)
+    search = searching(one_step(), planner=expert, objective=ReturnWeightedRegression(num_rollouts=2))
+    probabilities, infos = run(search, TabularPolicy(table), steps=30)
     assert all(float(info.objective.planner_return) == 1 for info in infos), "the expert is always right"
     assert all(float(info.objective.unsupported) == (not supported) for info in infos)
     assert (infos[0].objective.effective_sample_size > 0) == supported
@@ -131,9 +131,9 @@ def test_an_expert_helps_where_chance_alone_finds_nothing():
     reached = {}
     for beta in (0.5, 0.0):
         planner = ExpertSchedule(finite_horizon(chain).planner, beta, time_constant=400.0)
-        objective = Regression(temperature=0.2, ratio=False)
+        objective = ReturnWeightedRegression(temperature=0.2, ratio=False)
         search = searching(chain, planner=planner, objective=objective, num_episodes=4)
-        probabilities, _ = run(search, Tabular(np.full((states, 2), 0.5)), steps=60)
+        probabilities, _ = run(search, TabularPolicy(np.full((states, 2), 0.5)), steps=60)
         reached[beta] = probabilities[:15, 1].prod()
     assert reached[0.5] > 0.9
     assert reached[0.0] < 0.01

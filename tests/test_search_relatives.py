@@ -11,21 +11,21 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from coulda.environments.pendulum import Pendulum
-from coulda.experiments import relatives
 from coulda.hindsight import Prior
 from coulda.hindsight.observed import ObservedStates
 from coulda.planners import lqr
 from coulda.planners.time_varying_lqr import time_varying_lqr
-from coulda.policies.trainable import Feedforward, LinearGaussian
+from coulda.policies.trainable import FeedforwardPolicy, LinearGaussianPolicy
 from coulda.pomdp import rollout
-from coulda.search import PolicySearch, Regression, ValueGradient
-from coulda.search.guided import CoefficientPrior, LinearSCM, RegulatorPlanner, fit_coefficients
+from coulda.search import PolicySearch, ReturnWeightedRegression, ValueGradient
+from coulda.search.guided import CoefficientNoisePOMDP, CoefficientPrior, RegulatorPlanner, fit_coefficients
+from coulda.studies import relatives
 
 N, ROLLOUTS, STEP_SIZE, SCALE, TEMPERATURE = 3, 4, 0.05, 0.7, 2.0
 Q, R = np.diag([0.3, 0.1]), np.array([[0.05]])
 
 
-def linear_scm(horizon: int) -> LinearSCM:
+def linear_scm(horizon: int) -> CoefficientNoisePOMDP:
     rng = np.random.default_rng(0)
     prior = CoefficientPrior(
         log_weights=jnp.log(jnp.array([0.3, 0.7])),
@@ -33,7 +33,7 @@ def linear_scm(horizon: int) -> LinearSCM:
         scale=jnp.asarray(np.array([[[0.3, 0.0], [0.1, 0.2]], [[0.2, 0.0], [-0.1, 0.4]]])),
         columns=jnp.array([0.3, 0.2, 0.1, 0.4]),
     )
-    return LinearSCM(prior, Q=Q, R=R, initial_mean=[1.0, 0.0], initial_scale=[0.5, 0.5], horizon=horizon)
+    return CoefficientNoisePOMDP(prior, Q=Q, R=R, initial_mean=[1.0, 0.0], initial_scale=[0.5, 0.5], horizon=horizon)
 
 
 def direct_gps(prior, policy, episodes, fresh, action_noise, ratio):
@@ -103,8 +103,8 @@ def direct_gps(prior, policy, episodes, fresh, action_noise, ratio):
 def test_cf_gps_with_a_linear_scm_and_a_regulator_is_gps(ratio):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # steps are int32, sizes int64
         environment, model = Pendulum(horizon=4), linear_scm(horizon=4)
-        policy = LinearGaussian(jnp.array([[0.3, -0.2]]), jnp.array([0.1]), jnp.array([0.2]))
-        objective = Regression(num_rollouts=ROLLOUTS, temperature=TEMPERATURE, ratio=ratio)
+        policy = LinearGaussianPolicy(jnp.array([[0.3, -0.2]]), jnp.array([0.1]), jnp.array([0.2]))
+        objective = ReturnWeightedRegression(num_rollouts=ROLLOUTS, temperature=TEMPERATURE, ratio=ratio)
         planner = RegulatorPlanner(model, SCALE)
         optimizer = optax.sgd(STEP_SIZE)
         search = PolicySearch(environment, model, ObservedStates(model), optimizer, planner, objective, N)
@@ -125,7 +125,7 @@ def test_cf_gps_with_a_linear_scm_and_a_regulator_is_gps(ratio):
 
 def test_coefficients_inferred_from_pairs_of_states_replay_them():
     model = linear_scm(horizon=6)
-    policy = LinearGaussian.zero(2, 1)
+    policy = LinearGaussianPolicy.zero(2, 1)
     episode = rollout(model, policy, model.scenario_prior.sample(jax.random.key(0))).episode
     scenario = ObservedStates(model, behavior=policy).infer(jax.random.key(1), episode)
     again = rollout(model, policy, scenario).episode
@@ -182,7 +182,7 @@ def test_value_gradients_are_counterfactual_evaluations_of_perturbed_policies():
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # steps are int32, sizes int64
         environment, model = Pendulum(horizon=10), Pendulum(horizon=10, gravity=4.0)
         spaces = environment.observation_space, environment.action_space
-        policy = Feedforward(jax.random.key(0), *spaces, width=4, depth=1)
+        policy = FeedforwardPolicy(jax.random.key(0), *spaces, width=4, depth=1)
         source = ObservedStates(model, behavior=policy)
         search = PolicySearch(environment, model, source, optax.sgd(1.0), objective=ValueGradient(), num_episodes=4)
         state = search.init(policy)
@@ -208,7 +208,7 @@ def test_value_gradients_are_counterfactual_evaluations_of_perturbed_policies():
 
 def test_the_residual_corrected_model_follows_the_logged_trajectory():
     environment, wrong = Pendulum(), Pendulum(gravity=3.0, friction=0.0)
-    policy = LinearGaussian(jnp.array([[-2.0, -1.0]]), jnp.zeros(1), jnp.zeros(1))
+    policy = LinearGaussianPolicy(jnp.array([[-2.0, -1.0]]), jnp.zeros(1), jnp.zeros(1))
     episode = rollout(environment, policy, environment.scenario_prior.sample(jax.random.key(0))).episode
     source = ObservedStates(wrong, behavior=policy)
     again = rollout(wrong, policy, source.infer(jax.random.key(1), episode)).episode

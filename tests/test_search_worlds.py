@@ -6,8 +6,9 @@ import pytest
 from coulda.cli import main
 from coulda.cli.search import Search
 from coulda.environments.pendulum import Pendulum
-from coulda.experiments.worlds import WORLDS, find_world
-from coulda.policies.trainable import Feedforward
+from coulda.errors import CouldaError
+from coulda.policies.trainable import FeedforwardPolicy
+from coulda.recipes.worlds import WORLDS, find_world
 from coulda.testing import check_policy, check_pomdp
 from coulda.trainer import checkpoint_steps
 from coulda.trainer.checkpoints import checkpoint_path
@@ -63,7 +64,7 @@ def test_a_resumed_run_ends_where_it_would_have(tmp_path):
     assert checkpoint_steps(tmp_path / "parts")[-1] == 6
     states = [(checkpoint_path(tmp_path / name, 6) / "state.safetensors").read_bytes() for name in ("whole", "parts")]
     assert states[0] == states[1]
-    with pytest.raises(ValueError, match="was trained with settings"):
+    with pytest.raises(CouldaError, match="was trained with settings"):
         searched(tmp_path / "parts", updates=8, **{**options, "refresh": 2}, resume=True)
 
 
@@ -85,8 +86,8 @@ def test_a_world_of_ones_own_is_named_by_its_module(capsys):
     ("arguments", "message"),
     [
         (["--world", "chess"], "there is no world 'chess'; the worlds are bandit"),
-        (["--world", f"{__name__}:nothing"], "has no function 'nothing'"),
-        (["--world", f"{__name__}:not_a_world"], "returned a int; it must return"),
+        (["--world", f"{__name__}:nothing"], "has no 'nothing'"),
+        (["--world", f"{__name__}:not_a_world"], "is a int, not a World"),
         (["--planner", "expert"], "world 'hidden-bit' has no expert; use --planner policy"),
         (["--updates", "0"], "steps is 0"),
     ],
@@ -104,7 +105,7 @@ def test_every_world_has_its_three_sources():
         steps = [int(world.source(kind).steps) for kind in ("prior", "first-observation", "hindsight")]
         assert steps[:2] == [0, 1]
         assert steps[2] > world.model.horizon
-    with pytest.raises(ValueError, match="scenarios is 'future'"):
+    with pytest.raises(CouldaError, match="scenarios is 'future'"):
         world.source("future")
 
 
@@ -114,6 +115,6 @@ def test_trainable_policies_and_the_pendulum_pass_the_public_checks():
         check_policy(world.policy(KEY), world.environment)
     pendulum = Pendulum(horizon=4)
     check_pomdp(pendulum)
-    check_policy(Feedforward(KEY, pendulum.observation_space, pendulum.action_space, width=8), pendulum)
-    with pytest.raises(TypeError, match="neither discrete nor vectors"):
-        Feedforward(KEY, pendulum.observation_space, pendulum.observation_space.__class__(0, 1, (2, 2)))
+    check_policy(FeedforwardPolicy(KEY, pendulum.observation_space, pendulum.action_space, width=8), pendulum)
+    with pytest.raises(CouldaError, match="neither discrete nor vectors"):
+        FeedforwardPolicy(KEY, pendulum.observation_space, pendulum.observation_space.__class__(0, 1, (2, 2)))

@@ -16,8 +16,9 @@ from coulda.environments.counter_hash import GAMMA, scramble
 from coulda.environments.sokoban import Sokoban, SokobanBatch, UniformLevels, generate, read_levels, tiles
 from coulda.environments.sokoban.boards import BoardGame, has_closed_border
 from coulda.environments.sokoban.noise import TileNoise, tile_bits
+from coulda.errors import CouldaError
 from coulda.noise import Categorical, Point
-from coulda.pomdp import GumbelMaxAction, Policy, batched, rollout
+from coulda.pomdp import GumbelMaxChoice, Policy, batched, rollout
 from coulda.testing import check_pomdp
 
 HEIGHT, WIDTH = 5, 6
@@ -29,7 +30,7 @@ def model_for(levels, num_boxes=3, **parameters) -> Sokoban:
     _, height, width = levels.shape
     return Sokoban(
         levels=UniformLevels(levels),
-        action_mechanism=GumbelMaxAction(5),
+        action_mechanism=GumbelMaxChoice(5),
         height=height,
         width=width,
         num_boxes=num_boxes,
@@ -292,7 +293,7 @@ def test_malformed_levels_run_to_the_end():
     ],
 )
 def test_bad_parameters_are_refused(parameters, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CouldaError, match=message):
         model_for(np.zeros((1, 5, 5), np.uint8), **parameters)
 
 
@@ -398,5 +399,5 @@ def test_noise_is_a_value():
 
 def test_a_batch_needs_a_pool():
     model = model_for(generate(jax.random.key(0), 1))
-    with pytest.raises(TypeError, match="resets from a pool of levels, but the environment's are Point"):
+    with pytest.raises(CouldaError, match="resets from a pool of levels, but the environment's are Point"):
         SokobanBatch.of(dataclasses.replace(model, levels=Point(jnp.zeros((10, 10), jnp.uint8))))

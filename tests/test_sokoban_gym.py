@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from coulda.cli import main
 from coulda.environments.sokoban import drawing, generate, read_levels, read_pool, solve, tiles
 from coulda.environments.sokoban.gym import POSokobanEnv
+from coulda.errors import CouldaError
 
 ID = "coulda/POSokoban-v0"
 
@@ -79,7 +80,7 @@ def test_misuse_is_explained(levels):
     env = gymnasium.make(ID, levels=levels, num_boxes=1).unwrapped
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(0)
-    with pytest.raises(ValueError, match="render_mode must be one of"):
+    with pytest.raises(CouldaError, match="render_mode must be one of"):
         POSokobanEnv(levels=levels, num_boxes=1, render_mode="human")
 
 
@@ -92,7 +93,7 @@ def test_pictures_tell_tiles_apart():
         for a in range(7):
             for b in range(a):
                 assert abs(sprites[a] - sprites[b]).mean() > 3
-    with pytest.raises(ValueError, match="at least 4 pixels"):
+    with pytest.raises(CouldaError, match="at least 4 pixels"):
         drawing.draw(grid, 2)
 
 

@@ -20,6 +20,7 @@ from coulda.environments.sokoban import (
 from coulda.environments.sokoban.boxoban import LevelFileError
 from coulda.environments.sokoban.checks import DEFECTS
 from coulda.environments.sokoban.solver import SOLVED
+from coulda.errors import CouldaError
 from coulda.storage import ArtifactError
 
 
@@ -51,9 +52,9 @@ def test_a_level_depends_on_key_and_index_alone(levels, monkeypatch):
 
 
 def test_a_room_that_is_too_small_is_refused():
-    with pytest.raises(ValueError, match="2 of 2 levels of 4×4 with 3 boxes"):
+    with pytest.raises(CouldaError, match="2 of 2 levels of 4×4 with 3 boxes"):
         generate(jax.random.key(0), 2, 4, 4, 3)
-    with pytest.raises(ValueError, match="num_boxes=0"):
+    with pytest.raises(CouldaError, match="num_boxes=0"):
         generate(jax.random.key(0), 2, num_boxes=0)
 
 
@@ -146,9 +147,9 @@ def test_damaged_pools_are_refused(tmp_path, levels):
 def test_malformed_levels_do_not_enter_a_pool(tmp_path, levels):
     bad = levels[:3].copy()
     bad[1][tiles.has_agent(bad[1])] = tiles.EMPTY
-    with pytest.raises(ValueError, match="the first is level 1 with 0 agents"):
+    with pytest.raises(CouldaError, match="the first is level 1 with 0 agents"):
         write_pool(tmp_path / "pool", bad)
-    with pytest.raises(ValueError, match="at least one level"):
+    with pytest.raises(CouldaError, match="at least one level"):
         write_pool(tmp_path / "pool", levels[:0])
     assert not (tmp_path / "pool").exists()
 
@@ -175,11 +176,11 @@ def test_check_level_counts_every_defect(text, defects, solvable):
 
 
 def test_levels_at_the_door():
-    with pytest.raises(ValueError, match=r"shape \[n, height, width\], got \(3, 3\)"):
+    with pytest.raises(CouldaError, match=r"shape \[n, height, width\], got \(3, 3\)"):
         solve(np.zeros((3, 3), np.uint8), 1)
-    with pytest.raises(ValueError, match=r"in \[7, 7\]"):
+    with pytest.raises(CouldaError, match=r"in \[7, 7\]"):
         solve(np.full((1, 3, 3), 7), 1)
-    with pytest.raises(ValueError, match="float64"):
+    with pytest.raises(CouldaError, match="float64"):
         solve(np.zeros((1, 3, 3)), 1)
-    with pytest.raises(ValueError, match="unknown tile characters"):
+    with pytest.raises(CouldaError, match="unknown tile characters"):
         tiles.from_text("#?#")

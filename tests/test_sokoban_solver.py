@@ -9,7 +9,7 @@ import pytest
 
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate, read_levels, solve, tabulate, tiles
 from coulda.environments.sokoban.solver import SOLVED, UNKNOWN, UNSOLVABLE
-from coulda.pomdp import GumbelMaxAction
+from coulda.pomdp import GumbelMaxChoice
 
 MOVES = {0: (-1, 0), 1: (1, 0), 2: (0, -1), 3: (0, 1)}
 
@@ -69,7 +69,7 @@ def replay(levels, actions, num_boxes):
     _, height, width = levels.shape
     model = Sokoban(
         levels=UniformLevels(levels),
-        action_mechanism=GumbelMaxAction(5),
+        action_mechanism=GumbelMaxChoice(5),
         height=height,
         width=width,
         num_boxes=num_boxes,
@@ -203,7 +203,7 @@ def test_action_table_knows_what_it_has_not():
 def test_the_expert_solves_in_the_fewest_moves():
     levels = generate(jax.random.key(7), 8)
     table, solutions = tabulate(levels, 3), solve(levels, 3)
-    model = Sokoban(levels=UniformLevels(levels), action_mechanism=GumbelMaxAction(5))
+    model = Sokoban(levels=UniformLevels(levels), action_mechanism=GumbelMaxChoice(5))
 
     def play(i, level):
         def step(state, _):

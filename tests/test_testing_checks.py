@@ -16,7 +16,7 @@ from coulda.hindsight.learned import Learned
 from coulda.hindsight.source import ALL_STEPS, fresh
 from coulda.mechanisms import Additive
 from coulda.noise import Categorical, Uniform
-from coulda.pomdp import POMDP, GumbelMaxAction, Planner, Policy
+from coulda.pomdp import POMDP, GumbelMaxChoice, Planner, Policy
 from coulda.testing import CheckError, check_policy, check_pomdp, check_scenarios, check_scm
 
 
@@ -24,7 +24,7 @@ class Boat(POMDP):
     """A boat on a windy line, seen roughly."""
 
     horizon: int = eqx.field(static=True, default=3)
-    action_mechanism: GumbelMaxAction = GumbelMaxAction(2)  # pyright: ignore[reportIncompatibleVariableOverride]
+    action_mechanism: GumbelMaxChoice = GumbelMaxChoice(2)  # pyright: ignore[reportIncompatibleVariableOverride]
     observation_space = gymnasium.spaces.Box(-50.0, 50.0, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
     initial_noise = Uniform(-1.0, 1.0)
@@ -102,7 +102,7 @@ class WrongShape(Boat):
 
 
 class OtherActions(Boat):
-    action_mechanism: GumbelMaxAction = GumbelMaxAction(4)  # pyright: ignore[reportIncompatibleVariableOverride]
+    action_mechanism: GumbelMaxChoice = GumbelMaxChoice(4)  # pyright: ignore[reportIncompatibleVariableOverride]
     action_space = gymnasium.spaces.Discrete(4, start=10)
 
 
@@ -234,7 +234,7 @@ class Seer(Planner):
     [
         (Growing, r"__call__ gives a carry float32\[2\]; initial_carry is float32\[1\]"),
         (Counting, "remember gives a carry int32"),
-        (Continuous, "returns a Normal; the model's GumbelMaxAction takes a Categorical"),
+        (Continuous, "returns a Normal; the model's GumbelMaxChoice takes a Categorical"),
         (Lost, "probability zero or NaN"),
         (Dicing, "Dicing.__call__ draws random numbers itself"),
         (Fickle, "Fickle.__call__ gives different values for the same inputs"),
@@ -375,7 +375,7 @@ def test_a_learned_source_passes():
     levels = UniformLevels(generate(jax.random.key(0), 8, 7, 7, 1))
     world = Sokoban(
         levels=levels,
-        action_mechanism=GumbelMaxAction(5),
+        action_mechanism=GumbelMaxChoice(5),
         height=7,
         width=7,
         num_boxes=1,

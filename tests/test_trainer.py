@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from coulda.errors import CouldaError
 from coulda.storage import ArtifactError
 from coulda.trainer import NonFiniteError, TrainerConfig, checkpoint_steps, load_checkpoint, train
 from coulda.trainer.checkpoints import checkpoint_path
@@ -69,9 +70,9 @@ def test_a_run_is_not_overwritten_nor_mixed_with_another(tmp_path):
     run(tmp_path, 4, settings={"rate": 1})
     with pytest.raises(FileExistsError, match="holds a run of 4 steps; pass resume=True"):
         run(tmp_path, 8)
-    with pytest.raises(ValueError, match="trained from another key"):
+    with pytest.raises(CouldaError, match="trained from another key"):
         run(tmp_path, 8, key=jax.random.key(8), resume=True, settings={"rate": 1})
-    with pytest.raises(ValueError, match=r"settings \{'rate': 1\}, but is resumed with \{'rate': 2\}"):
+    with pytest.raises(CouldaError, match=r"settings \{'rate': 1\}, but is resumed with \{'rate': 2\}"):
         run(tmp_path, 8, resume=True, settings={"rate": 2})
     with pytest.raises(ArtifactError, match="not those of the template"):
         run(tmp_path, 8, resume=True, settings={"rate": 1}, state={"weights": jnp.zeros(16)})
@@ -81,7 +82,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path):
     step = lambda key, state: (state + 1, {"loss": abs(state - 5.0)})
     run(tmp_path, 12, step=step, state=jnp.float32(0), config={"checkpoint_every": 1, "keep_last": 2, "best": "loss"})
     assert checkpoint_steps(tmp_path) == [6, 11, 12]
-    with pytest.raises(ValueError, match="best='score' is not among the metrics"):
+    with pytest.raises(CouldaError, match="best='score' is not among the metrics"):
         run(None, 12, step=step, state=jnp.float32(0), config={"best": "score"})
 
 
@@ -108,7 +109,7 @@ def test_tensorboard_events_are_written(tmp_path):
     pytest.importorskip("tensorboardX")
     run(tmp_path, 3, tensorboard=True)
     assert any((tmp_path / "tensorboard").iterdir())
-    with pytest.raises(ValueError, match="tensorboard=True needs a folder"):
+    with pytest.raises(CouldaError, match="tensorboard=True needs a folder"):
         run(None, 3, tensorboard=True)
 
 
@@ -132,7 +133,7 @@ def test_a_non_finite_state_is_never_saved(tmp_path):
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="keep_last is 0; it must be at least 1"):
+    with pytest.raises(CouldaError, match="keep_last is 0; it must be at least 1"):
         TrainerConfig(steps=1, keep_last=0)
 
 

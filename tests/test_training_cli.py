@@ -5,7 +5,7 @@ import pytest
 
 from coulda.cli import main
 from coulda.cli.train import Train
-from coulda.experiments.impala import RECIPES
+from coulda.recipes.impala import RECIPES
 from coulda.trainer import checkpoint_steps
 from coulda.trainer.checkpoints import checkpoint_path
 from coulda.trainer.logs import held_out_curve, read_log

@@ -6,11 +6,11 @@ import numpy as np
 import optax
 
 from coulda.environments import contextual_bandit, tiger
+from coulda.learners.imitation import Imitation, imitation_loss
 from coulda.noise import Categorical
 from coulda.planners import finite_horizon
-from coulda.policies import Tabular, Uniform
+from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Planner, rollout
-from coulda.training.imitation import Imitation, imitation_loss
 
 TABLE = np.asarray([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7]])
 MODEL = tiger(horizon=4, reparameterization="gumbel_max")
@@ -18,7 +18,7 @@ MODEL = tiger(horizon=4, reparameterization="gumbel_max")
 
 def trajectories():
     keys = jax.random.split(jax.random.key(0), 8)
-    return jax.vmap(lambda key: rollout(MODEL, Uniform(3), MODEL.scenario_prior.sample(key)))(keys)
+    return jax.vmap(lambda key: rollout(MODEL, UniformPolicy(3), MODEL.scenario_prior.sample(key)))(keys)
 
 
 def test_the_loss_is_that_of_all_advised_actions_together():
@@ -32,12 +32,12 @@ def test_the_loss_is_that_of_all_advised_actions_together():
                 row = TABLE[observation[t]]
                 terms.append(-np.log(row[asked[t]].sum()))
                 right.append(asked[t][row.argmax()])
-    loss, agreement = imitation_loss(Tabular(TABLE), taken, advice)
+    loss, agreement = imitation_loss(TabularPolicy(TABLE), taken, advice)
     np.testing.assert_allclose([loss, agreement], [np.mean(terms), np.mean(right)], rtol=1e-5)
 
 
 def test_without_any_advice_there_is_nothing_to_learn():
-    loss, _ = imitation_loss(Tabular(TABLE), trajectories(), jnp.zeros((8, 4, 3), bool))
+    loss, _ = imitation_loss(TabularPolicy(TABLE), trajectories(), jnp.zeros((8, 4, 3), bool))
     assert loss == 0
 
 
@@ -48,7 +48,7 @@ def learned(expert_of):
     planner = expert_of(bandit)
     everywhere = lambda number: planner
     imitation = Imitation(bandit, lambda scenarios: everywhere, optax.adam(0.3), 32, 5)
-    state = imitation.init(Tabular(np.full((4, 2), 0.5)))
+    state = imitation.init(TabularPolicy(np.full((4, 2), 0.5)))
     for key in jax.random.split(jax.random.key(0), 40):
         state, info = imitation.step(key, state)
     return state, info
@@ -69,4 +69,4 @@ def test_an_expert_without_answers_teaches_nothing():
 
     state, info = learned(lambda bandit: Silent())
     assert info.answered == 0
-    np.testing.assert_array_equal(state.policy.logits, Tabular(np.full((4, 2), 0.5)).logits)
+    np.testing.assert_array_equal(state.policy.logits, TabularPolicy(np.full((4, 2), 0.5)).logits)

@@ -9,19 +9,20 @@ import optax
 import pytest
 
 from coulda.environments import TabularPOMDP, tiger
+from coulda.errors import CouldaError
 from coulda.executors import InProcess
-from coulda.experiments.worlds import hidden_bit_model
-from coulda.policies import Recurrent, Uniform
+from coulda.learners import ActorCriticLoss, Impala, ImpalaState, episodes_of
+from coulda.learners.loss import unroll
+from coulda.policies import RecurrentPolicy, UniformPolicy
 from coulda.pomdp import POMDP, batched, rollout
-from coulda.training import ActorCriticLoss, Impala, ImpalaState, episodes_of
-from coulda.training.actor_critic import unroll
+from coulda.recipes.worlds import hidden_bit_model
 from tests.test_search_probes import one_step, two_steps
 from tests.test_training_vtrace import direct_sum
 
 ADAM = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.02))  # one object, so that probes share programs
 
 
-class Forgetful(Recurrent):
+class Forgetful(RecurrentPolicy):
     """The twin without memory: each step begins anew."""
 
     def with_value(self, carry, observation):
@@ -29,16 +30,16 @@ class Forgetful(Recurrent):
         return carry, distribution, value
 
 
-def made(environment: POMDP, kind=Recurrent, seed=0) -> Recurrent:
+def made(environment: POMDP, kind=RecurrentPolicy, seed=0) -> RecurrentPolicy:
     return kind(jax.random.key(seed), environment.observation_space, environment.action_space, width=8)
 
 
-def impala(environment: POMDP, policy: Recurrent, max_staleness=0, **loss) -> Impala:
+def impala(environment: POMDP, policy: RecurrentPolicy, max_staleness=0, **loss) -> Impala:
     work = episodes_of(environment, policy, batch=32, seed=3)
     return Impala(InProcess(work), ADAM, ActorCriticLoss(**loss), max_staleness)
 
 
-def run(environment: POMDP, kind=Recurrent, steps=80, **options) -> tuple[float, list]:
+def run(environment: POMDP, kind=RecurrentPolicy, steps=80, **options) -> tuple[float, list]:
     """The exact or sampled return after so many steps, and the infos."""
     policy = made(environment, kind)
     learner = impala(environment, policy, **options)
@@ -49,7 +50,7 @@ def run(environment: POMDP, kind=Recurrent, steps=80, **options) -> tuple[float,
     return value_of(environment, state.policy), infos
 
 
-def value_of(environment: POMDP, policy: Recurrent, episodes: int = 2000) -> float:
+def value_of(environment: POMDP, policy: RecurrentPolicy, episodes: int = 2000) -> float:
     """Mean return over 2,000 episodes: for returns in [0, 1] the standard error is at most 0.011."""
     one = lambda key: rollout(environment, policy, environment.scenario_prior.sample(key)).episode_return
     keys = jax.random.split(jax.random.key(9), episodes)
@@ -97,7 +98,7 @@ def repeat_the_bit() -> TabularPOMDP:
     )
 
 
-@pytest.mark.parametrize(("kind", "learns"), [(Recurrent, True), (Forgetful, False)])
+@pytest.mark.parametrize(("kind", "learns"), [(RecurrentPolicy, True), (Forgetful, False)])
 def test_a_bit_that_must_be_remembered(kind, learns):
     value, _ = run(repeat_the_bit(), kind, steps=150, entropy_weight=0.0)
     assert value > 0.95 if learns else value < 0.6
@@ -140,7 +141,7 @@ def test_support_is_reported():
 def test_the_loss_equals_plain_loops():
     environment = tiger(horizon=4, reparameterization="gumbel_max")
     policy, settings = made(environment), {"discount": 0.9, "decay": 0.8, "clip_rho": 1.1, "clip_c": 0.9}
-    draw = lambda key: rollout(environment, Uniform(3), environment.scenario_prior.sample(key)).episode
+    draw = lambda key: rollout(environment, UniformPolicy(3), environment.scenario_prior.sample(key)).episode
     episodes = jax.vmap(draw)(jax.random.split(jax.random.key(1), 4))
     live = jnp.arange(4)[None] < jnp.array([[4], [2], [1], [3]])
     episodes = type(episodes)(episodes.observation, episodes.action, episodes.reward, live, episodes.log_prob)
@@ -219,5 +220,5 @@ def test_staleness_makes_another_run():
 
 def test_a_policy_without_a_value_is_refused():
     policy = made(one_step())
-    with pytest.raises(TypeError, match="an ActorCritic; got a Uniform"):
-        impala(one_step(), policy).init(Uniform(2))
+    with pytest.raises(CouldaError, match="an ActorCritic; got a UniformPolicy"):
+        impala(one_step(), policy).init(UniformPolicy(2))

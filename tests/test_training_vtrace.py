@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coulda.training.vtrace import vtrace
+from coulda.learners.vtrace import vtrace
 
 RLAX = json.loads((Path(__file__).parent / "fixtures" / "vtrace_rlax.json").read_text())["examples"]
 

@@ -15,6 +15,7 @@ from coulda.abduction import Abduction, Evidence, Posterior, choose
 from coulda.noise import Empirical, merge
 from coulda.scm import SCM, Intervention, SCMError, do
 from coulda.scm.graph import descendants
+from coulda.weights import effective_sample_size
 
 
 class Counterfactual(eqx.Module):
@@ -50,10 +51,6 @@ class Counterfactual(eqx.Module):
         """Monte Carlo standard error of `mean`; zero when the answer is exact."""
         return jax.tree.map(self._standard_error, self.samples[node])
 
-    def effect_standard_error(self, node: str) -> Any:
-        """Monte Carlo standard error of `effect`."""
-        return jax.tree.map(self._standard_error, self._differences(node))
-
     def probability(self, node: str, value: Any) -> Array:
         """P(X_node = value), had we done I."""
         return self._average(self.samples[node] == value)
@@ -61,7 +58,7 @@ class Counterfactual(eqx.Module):
     @property
     def effective_sample_size(self) -> Array:
         """Kish's effective number of samples."""
-        return jnp.exp(-jax.scipy.special.logsumexp(2 * self.log_weights, axis=-1))
+        return effective_sample_size(jnp.exp(self.log_weights), axis=-1)
 
     def _differences(self, node: str) -> Any:
         return jax.tree.map(lambda a, b: a.astype(float) - b.astype(float), self.samples[node], self.factual[node])

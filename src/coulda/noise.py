@@ -19,7 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.scipy.special import logsumexp, ndtr
+from jax.scipy.special import ndtr
+
+from coulda.errors import CouldaError
+from coulda.weights import effective_sample_size
 
 Noise = Any
 """One draw: a pytree of arrays."""
@@ -32,17 +35,17 @@ class NoiseDistribution(eqx.Module):
     def sample(self, key: Array) -> Noise:
         """Draw one value. Consumes `key`."""
 
-    def log_prob(self, value: Noise) -> Array:
+    def log_prob(self, value: Noise) -> Array:  # noqa: ARG002
         """Log-density (or log-probability) of one value, summed over its axes: a scalar."""
-        raise NotImplementedError(f"{type(self).__name__} has no log_prob. Define it in your subclass.")
+        raise CouldaError(f"{type(self).__name__} has no log_prob. Define it in your subclass.")
 
     def atoms(self) -> tuple[Noise, Array]:
         """All values of a finite distribution, stacked `[n, ...]`, and their log-probabilities `[n]`."""
-        raise NotImplementedError(f"{type(self).__name__} is not finite. Define `atoms` where it is.")
+        raise CouldaError(f"{type(self).__name__} is not finite. Define `atoms` where it is.")
 
-    def from_normal(self, value: Array) -> Noise:
+    def from_normal(self, value: Array) -> Noise:  # noqa: ARG002
         """Carry standard-normal values to this distribution, so that NUTS can walk in R^d."""
-        raise NotImplementedError(f"{type(self).__name__} has no from_normal. Define it for NUTS.")
+        raise CouldaError(f"{type(self).__name__} has no from_normal. Define it for NUTS.")
 
 
 def has(distribution: NoiseDistribution, method: str) -> bool:
@@ -145,7 +148,7 @@ class Categorical(NoiseDistribution):
 
     def __init__(self, probabilities: Any = None, *, logits: Any = None):
         if (probabilities is None) == (logits is None):
-            raise ValueError("Categorical takes either probabilities=… or logits=…, not both or neither.")
+            raise CouldaError("Categorical takes either probabilities=… or logits=…, not both or neither.")
         if probabilities is not None:
             probabilities = jnp.asarray(probabilities, float)
             close = jnp.abs(probabilities.sum(-1) - 1) < 1e-4
@@ -232,11 +235,11 @@ class Empirical(NoiseDistribution):
         self.values = jax.tree.map(jnp.asarray, values)
         sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(self.values)}
         if len(sizes) != 1 or None in sizes:
-            raise ValueError(f"Empirical values must share one leading axis; got leading sizes {sizes}.")
+            raise CouldaError(f"Empirical values must share one leading axis; got leading sizes {sizes}.")
         (size,) = sizes
         self.log_weights = jnp.zeros(size) if log_weights is None else jnp.asarray(log_weights)
         if self.log_weights.shape != (size,):
-            raise ValueError(f"Empirical got {size} values and log_weights of shape {self.log_weights.shape}.")
+            raise CouldaError(f"Empirical got {size} values and log_weights of shape {self.log_weights.shape}.")
 
     @property
     def weights(self) -> Array:
@@ -246,7 +249,7 @@ class Empirical(NoiseDistribution):
     @property
     def effective_sample_size(self) -> Array:
         """Kish's (Σw)² / Σw², between 1 and n."""
-        return jnp.exp(2 * logsumexp(self.log_weights) - logsumexp(2 * self.log_weights))
+        return effective_sample_size(self.weights)
 
     def sample(self, key: Array) -> Noise:
         """Draw one of the values by weight."""
@@ -339,7 +342,7 @@ def merge(inferred_noise: Noise, fresh_noise: Noise, inferred: frozenset[str]) -
     """Take the fields named in `inferred` from the first value and the others from the second."""
     fresh = _fields(fresh_noise)
     if unknown := sorted(inferred - fresh.keys()):
-        raise ValueError(f"mix: unknown noise {unknown}; the model's noise is {sorted(fresh)}.")
+        raise CouldaError(f"mix: unknown noise {unknown}; the model's noise is {sorted(fresh)}.")
     source = _fields(inferred_noise)
     merged = {name: source[name] if name in inferred else value for name, value in fresh.items()}
     return merged if isinstance(fresh_noise, dict) else type(fresh_noise)(**merged)
@@ -358,4 +361,4 @@ def _is_distribution(node: Any) -> bool:
 def _refuse_unless(condition: Array, message: str) -> None:
     """Raise where the values are known; inside a trace the types are trusted."""
     if not isinstance(condition, Tracer) and not bool(jnp.all(condition)):
-        raise ValueError(message)
+        raise CouldaError(message)

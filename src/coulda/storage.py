@@ -24,6 +24,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from coulda.errors import CouldaError
+
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 _WEIGHTS = "weights.safetensors"
@@ -32,7 +34,7 @@ _PART_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 Metadata = TypeVar("Metadata", bound=msgspec.Struct)
 
 
-class ArtifactError(ValueError):
+class ArtifactError(CouldaError):
     """An artifact was refused; the message names the file, what was expected, what was found, and the fix."""
 
 
@@ -241,7 +243,7 @@ def _read_file(path: Path, at_most: int = -1) -> bytes:
 
 def _write_part(folder: Path, name: str, data: bytes) -> Part:
     if not re.match(_PART_NAME, name) or name == MANIFEST:
-        raise ValueError(f"part name '{name}' is not a plain file name; use letters, digits, '_', '-' and '.'")
+        raise CouldaError(f"part name '{name}' is not a plain file name; use letters, digits, '_', '-' and '.'")
     _write_file(folder / name, data)
     return Part(len(data), _digest(data))
 
@@ -276,12 +278,12 @@ def _named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
         if _is_array(leaf):
             yield (f"{name}#{leaf.dtype}" if _is_key(leaf) else name), leaf
         elif isinstance(leaf, bool | int | float | complex):
-            raise TypeError(f"leaf {name} is the Python number {leaf!r}, which would not be saved; make it an array")
+            raise CouldaError(f"leaf {name} is the Python number {leaf!r}, which would not be saved; make it an array")
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:
     if leaf.dtype == jnp.bfloat16:
-        raise TypeError("bfloat16 arrays cannot be saved; cast them to float32")
+        raise CouldaError("bfloat16 arrays cannot be saved; cast them to float32")
     # Row-major, since safetensors writes the memory of any other order as if it were.
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
 

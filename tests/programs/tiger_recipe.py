@@ -5,7 +5,7 @@ import jax
 
 from coulda.environments import tiger
 from coulda.executors import Work, seeded
-from coulda.policies.trainable import Recurrent
+from coulda.policies.trainable import RecurrentPolicy
 from coulda.pomdp import rollout
 
 MODEL = tiger(horizon=4, reparameterization="gumbel_max")
@@ -22,4 +22,4 @@ def episodes(seed: int = 0, batch: int = 4) -> Work:
 
 
 def policy(seed: int):
-    return Recurrent(jax.random.key(seed), MODEL.observation_space, MODEL.action_space, width=8)
+    return RecurrentPolicy(jax.random.key(seed), MODEL.observation_space, MODEL.action_space, width=8)

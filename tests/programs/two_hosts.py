@@ -21,12 +21,12 @@ def learn(updates: int, shares: list[int], join, replicate):
 
     from coulda.environments import tiger
     from coulda.executors import InProcess
-    from coulda.policies import Recurrent
-    from coulda.training.actor_critic import ActorCriticLoss
-    from coulda.training.impala import Impala, episodes_of, improve
+    from coulda.learners.impala import Impala, episodes_of, improve
+    from coulda.learners.loss import ActorCriticLoss
+    from coulda.policies import RecurrentPolicy
 
     world = tiger(horizon=4, reparameterization="gumbel_max")
-    policy = Recurrent(jax.random.key(0), world.observation_space, world.action_space, width=8)
+    policy = RecurrentPolicy(jax.random.key(0), world.observation_space, world.action_space, width=8)
     executor = InProcess(episodes_of(world, policy, batch=8, seed=1))
     state = Impala(executor, OPTIMIZER).init(policy)
     policy, optimizer_state, staleness = replicate((state.policy, state.optimizer_state, jnp.float32(0)))

@@ -12,6 +12,8 @@ from importlib.metadata import version
 import tyro
 from rich.console import Console
 
+from coulda.errors import CouldaError
+
 COMMANDS = {
     "demo": "tell the whole story, end to end",
     "evaluate": "one table of what policies would have been worth on a log, and what to believe",
@@ -26,7 +28,7 @@ COMMANDS = {
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
 
-MISTAKES = (ValueError, OSError, ImportError)
+MISTAKES = (CouldaError, OSError, ImportError)
 """What a user can mend: shown as one line, without a traceback."""
 
 

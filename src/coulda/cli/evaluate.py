@@ -1,7 +1,5 @@
 """`coulda evaluate LOG --model … --policy …`: one table of what policies would have been worth, and what to believe."""
 
-import importlib
-import importlib.util
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,12 +14,14 @@ from rich.table import Table
 
 from coulda.cli.executors import ExecutorName, open_executor
 from coulda.episodes import Columns, read_any
+from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Estimate, compare
 from coulda.evaluation.comparison import model_sources
 from coulda.evaluation.drawing import draw_errors, draw_estimates
-from coulda.evaluation.scenarios import chunk_work
+from coulda.evaluation.on_scenarios import chunk_work
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.hindsight import Exact, ScenarioSource
+from coulda.naming import anywhere, load, named
 from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
 from coulda.progress import bar
 from coulda.report import Explorer, Report, explore, provenance, save_report, summarize, tabulate
@@ -127,13 +127,13 @@ class Evaluate:
         if self.executor == "in-process" and self.address is None:
             return nullcontext()
         if self.model is None:
-            raise ValueError(f"--executor {self.executor} works on what rests on a model; add --model.")
+            raise CouldaError(f"--executor {self.executor} works on what rests on a model; add --model.")
         settings = {
             "log": str(self.log.resolve()),
             "columns": asdict(self.columns),
-            "policies": [_anywhere(name) for name in self.policy],
-            "model": _anywhere(self.model),
-            "scenarios": None if self.scenarios is None else _anywhere(self.scenarios),
+            "policies": [anywhere(name) for name in self.policy],
+            "model": anywhere(self.model),
+            "scenarios": None if self.scenarios is None else anywhere(self.scenarios),
             "steps": self.steps,
             "num_scenarios": self.num_scenarios,
         }
@@ -217,49 +217,14 @@ def _finite(value: float) -> float | None:
     return float(value) if abs(value) < float("inf") else None
 
 
-def load(name: str, kind: type) -> Any:
-    """The object called `module:name` or `file.py:name`, or what the function of that name returns."""
-    place, _, attribute = name.rpartition(":")
-    if not place:
-        raise ValueError(f"'{name}' names no object; write module:name or file.py:name")
-    found = getattr(_module(place), attribute, None)
-    if found is None:
-        raise ValueError(f"{place} has no '{attribute}'")
-    value = found if isinstance(found, kind) else found() if callable(found) else found
-    if not isinstance(value, kind):
-        raise ValueError(f"'{name}' is a {type(value).__name__}, not a {kind.__name__}")
-    return value
-
-
 def load_policies(names: Sequence[str]) -> dict[str, Policy]:
     """Policies by the last part of their names."""
     return {name.rpartition(":")[2]: load(name, Policy) for name in names}
-
-
-def _anywhere(name: str) -> str:
-    """The name of an object, such that it is found from any folder."""
-    place, _, attribute = name.rpartition(":")
-    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
-
-
-def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        return importlib.import_module(place)
-    path = Path(place)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {place}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _source(name: str | None, model: POMDP | None) -> ScenarioSource | None:
     if model is None:
         return None
     if name is not None:
-        place, _, attribute = name.rpartition(":")
-        return getattr(_module(place), attribute)(model)
+        return named(name)(model)
     return Exact(model) if isinstance(model, FinitePOMDP | LinearGaussianPOMDP) else None

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from coulda.errors import CouldaError
 from coulda.executors import Executor, InProcess, WorkSpec
 
 ExecutorName = Literal["in-process", "processes", "ray"]
@@ -17,7 +18,7 @@ def open_executor(name: ExecutorName, spec: WorkSpec, workers: int, address: str
         address: of a Ray cluster that runs already.
     """
     if address is not None and name != "ray":
-        raise ValueError(f"--address {address} is of a Ray cluster; add --executor ray.")
+        raise CouldaError(f"--address {address} is of a Ray cluster; add --executor ray.")
     if name == "processes":
         from coulda.executors.processes import Processes
 

@@ -8,9 +8,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from coulda.experiments import sepsis
 from coulda.experiments.cost import expected_cost
-from coulda.experiments.reproduction import FIGURES, beginnings
+from coulda.experiments.reproduction import FIGURES, ingredients
+from coulda.studies import sepsis
 from coulda.trainer import use_all_cores
 
 Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
@@ -49,7 +49,7 @@ class Reproduce:
         """Make what is missing, and print the numbers."""
         use_all_cores()
         console = Console()
-        begin = beginnings(self.preset, self.world, self.seed)
+        begin = ingredients(self.preset, self.world, self.seed)
         folder = self.folder / (self.preset if self.world is None else f"{self.preset}-{self.world}")
         folder.mkdir(parents=True, exist_ok=True)
         if self.preset == "paper":

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from coulda.cli.executors import ExecutorName, open_executor
-from coulda.evaluation.scenarios import on_policy
+from coulda.errors import CouldaError
+from coulda.evaluation.on_scenarios import on_policy
 from coulda.executors import Executor, Work, WorkSpec
-from coulda.experiments.worlds import World, find_world
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
 from coulda.pomdp import Policy
-from coulda.search import PolicySearch, Regression, SearchState
+from coulda.recipes.worlds import World, find_world
+from coulda.search import PolicySearch, ReturnWeightedRegression, SearchState
 from coulda.search.policy_search import collection_work
 from coulda.trainer import TrainerConfig, train
 
@@ -113,7 +114,9 @@ class Search:
 
     def search(self, world: World) -> PolicySearch:
         """The search that these options describe."""
-        objective = Regression(self.rollouts, self.temperature, self.normalization, self.ratio, self.resampled)  # pyright: ignore[reportArgumentType]
+        objective = ReturnWeightedRegression(
+            self.rollouts, self.temperature, self.normalization, self.ratio, self.resampled
+        )  # pyright: ignore[reportArgumentType]
         return PolicySearch(
             world.environment,
             world.model,
@@ -150,7 +153,7 @@ class Search:
             return None
         expert = MCTS(world.model) if self.planner == "mcts" else world.expert
         if expert is None:
-            raise ValueError(f"world '{self.world}' has no expert; use --planner policy or --planner mcts.")
+            raise CouldaError(f"world '{self.world}' has no expert; use --planner policy or --planner mcts.")
         if not hasattr(world.model.action_space, "n"):
             return expert  # continuous actions are not mixed: the expert plans alone
         return ExpertSchedule(expert, self.beta, self.time_constant)

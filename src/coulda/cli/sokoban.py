@@ -31,7 +31,8 @@ from coulda.environments.sokoban import (
 )
 from coulda.environments.sokoban.noise import TileNoise
 from coulda.environments.sokoban.solver import NODE_LIMIT, SOLVED, STATUS_NAMES
-from coulda.pomdp import GumbelMaxAction
+from coulda.errors import CouldaError
+from coulda.pomdp import GumbelMaxChoice
 
 LevelsPath = Annotated[Path, tyro.conf.Positional]
 
@@ -151,9 +152,9 @@ class Render:
         """Solve, replay and draw."""
         levels = _read(self.levels)
         if not 0 <= self.index < len(levels):
-            raise ValueError(f"{self.levels} has levels 0 to {len(levels) - 1}; there is no level {self.index}")
+            raise CouldaError(f"{self.levels} has levels 0 to {len(levels) - 1}; there is no level {self.index}")
         if self.out.suffix not in (".gif", ".png"):
-            raise ValueError(f"'{self.out}' must end with .gif or .png")
+            raise CouldaError(f"'{self.out}' must end with .gif or .png")
         level = levels[self.index]
         environment = _environment(levels, self.mask_probability, self.window)
         found = solve(level[None], environment.num_boxes)
@@ -242,7 +243,7 @@ def _environment(levels: np.ndarray, mask_probability: float, window: int) -> So
     _, height, width = levels.shape
     return Sokoban(
         levels=UniformLevels(levels),
-        action_mechanism=GumbelMaxAction(tiles.NUM_ACTIONS),
+        action_mechanism=GumbelMaxChoice(tiles.NUM_ACTIONS),
         height=height,
         width=width,
         num_boxes=_num_boxes(levels),

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from coulda.cli.executors import ExecutorName, open_executor
-from coulda.experiments.impala import RECIPES, ImpalaRecipe, learn
+from coulda.errors import CouldaError
+from coulda.recipes.impala import RECIPES, ImpalaRecipe, learn
 from coulda.trainer import use_all_cores
 
 
@@ -88,7 +89,7 @@ class Train:
     def recipe(self) -> ImpalaRecipe:
         """The preset, with what was given in its place."""
         if self.preset not in RECIPES:
-            raise ValueError(f"there is no preset '{self.preset}'; the presets are {', '.join(RECIPES)}.")
+            raise CouldaError(f"there is no preset '{self.preset}'; the presets are {', '.join(RECIPES)}.")
         names = {field.name for field in fields(ImpalaRecipe)} & {field.name for field in fields(Train)}
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(RECIPES[self.preset], **given)

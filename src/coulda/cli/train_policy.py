@@ -8,9 +8,9 @@ import jax
 import tyro
 from rich.console import Console
 
-from coulda.experiments.presets import SIZES, draw_levels
-from coulda.experiments.sokoban_models import HeldOut, PolicyRecipe, Running, level_key, train_policy
 from coulda.policies.conv_lstm import save_policy
+from coulda.recipes.networks import HeldOut, PolicyRecipe, Running, level_key, train_policy
+from coulda.recipes.sokoban import SIZES, draw_levels
 from coulda.trainer import use_all_cores
 
 

@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from coulda.experiments.presets import SIZES, draw_levels
-from coulda.experiments.sokoban_models import HeldOut, Running, ScenarioRecipe, level_key, quality, train_scenarios
 from coulda.hindsight.conv_draw import save_scenario_model
+from coulda.recipes.networks import HeldOut, Running, ScenarioRecipe, level_key, quality, train_scenarios
+from coulda.recipes.sokoban import SIZES, draw_levels
 from coulda.storage import replace_json
 from coulda.trainer import use_all_cores
 

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coulda.environments.tabular import TabularPOMDP
+from coulda.errors import CouldaError
 
 
 def contextual_bandit(
@@ -27,7 +28,7 @@ def contextual_bandit(
     """
     outcome, context = np.asarray(outcome, float), np.asarray(context, float)
     if outcome.ndim != 3 or context.shape != outcome.shape[:1]:
-        raise ValueError(f"context must be [C] and outcome [C, A, K]; got {context.shape} and {outcome.shape}.")
+        raise CouldaError(f"context must be [C] and outcome [C, A, K]; got {context.shape} and {outcome.shape}.")
     contexts, actions, outcomes = outcome.shape
     transition = np.zeros((actions, contexts + outcomes, contexts + outcomes))
     transition[:, :contexts, contexts:] = outcome.swapaxes(0, 1)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coulda.environments.tabular import TabularPOMDP
+from coulda.errors import CouldaError
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
 _KEYWORDS = (*PREAMBLE, "start", "T", "O", "R")
@@ -28,7 +29,7 @@ _TOKEN = re.compile(r"[:*]|[^\s:*]+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-class CassandraError(ValueError):
+class CassandraError(CouldaError):
     """A `.pomdp` file that cannot be read; the message begins with its line."""
 
 

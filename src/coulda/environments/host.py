@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.noise import Iid, Independent, NoiseDistribution, Point
 from coulda.pomdp import ActionMechanism, Episode, Policy, Scenario
 from coulda.pomdp.scenario import at_step
@@ -32,7 +33,7 @@ _BEGIN, _STEP, _CLOSE = b"b", b"s", b"c"
 _OK, _FAILED = b"k", b"x"
 
 
-class SimulatorError(RuntimeError):
+class SimulatorError(CouldaError):
     """A simulator that failed in a worker process, or a worker that died."""
 
 
@@ -42,7 +43,7 @@ class HostSimulator:
     Use it as a context manager, so that the workers end with it::
 
         with HostSimulator(make_env, begin, initial_noise=Uniform(), horizon=100,
-                           action_mechanism=GumbelMaxAction(2)) as simulator:
+                           action_mechanism=GumbelMaxChoice(2)) as simulator:
             scenarios = jax.vmap(simulator.scenario_prior.sample)(keys)
             episodes = simulator.rollout(policy, scenarios)
 
@@ -108,7 +109,7 @@ class HostSimulator:
         its share.
         """
         if not isinstance(policy, Policy):
-            raise TypeError(f"a host simulator hides its state, so it cannot run a {type(policy).__name__}.")
+            raise CouldaError(f"a host simulator hides its state, so it cannot run a {type(policy).__name__}.")
         n = jax.tree.leaves(scenarios.action)[0].shape[0]
         turns = [slice(i, i + self._at_once) for i in range(0, n, self._at_once)]
         try:
@@ -176,7 +177,7 @@ class _Format(NamedTuple):
 
 def _format(space: gymnasium.Space) -> _Format:
     if space.shape is None or space.dtype is None:
-        raise TypeError(f"{space} is not a space of arrays. Flatten it with gymnasium.wrappers.FlattenObservation.")
+        raise CouldaError(f"{space} is not a space of arrays. Flatten it with gymnasium.wrappers.FlattenObservation.")
     return _Format(space.shape, np.dtype(jax.dtypes.canonicalize_dtype(space.dtype)))
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.pomdp import ActionMechanism, LinearGaussianPOMDP, LocationScaleAction
 
 
@@ -44,7 +45,7 @@ class LinearQuadratic(LinearGaussianPOMDP):
         observation_scale: Any = None,
     ):
         if (C is None) != (observation_scale is None):
-            raise ValueError("give both C and observation_scale for a hidden state, or neither for an observed one.")
+            raise CouldaError("give both C and observation_scale for a hidden state, or neither for an observed one.")
         (n, _), (_, k) = (np.atleast_2d(np.asarray(value)).shape for value in (A, B))
         self.A, self.B, self.Q, self.R = (
             _matrix(value, shape, name)
@@ -69,5 +70,5 @@ def _matrix(value: Any, shape: tuple[int, ...], name: str) -> Array:
     array = np.asarray(value, np.float32)
     array = array.reshape(shape) if array.ndim == 0 and set(shape) == {1} else array
     if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; with the other matrices it must be {shape}.")
+        raise CouldaError(f"{name} has shape {array.shape}; with the other matrices it must be {shape}.")
     return jnp.asarray(array)

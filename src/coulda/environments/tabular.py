@@ -7,8 +7,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from coulda.errors import CouldaError
 from coulda.noise import Categorical, NoiseDistribution
-from coulda.pomdp import ActionMechanism, FinitePOMDP, GumbelMaxAction, InverseCDFAction, choice
+from coulda.pomdp import ActionMechanism, FinitePOMDP, GumbelMaxChoice, InverseCDFChoice, choice
 
 
 class TabularState(eqx.Module):
@@ -55,19 +56,19 @@ class TabularPOMDP(FinitePOMDP):
     ):
         transition = np.asarray(transition, float)
         if transition.ndim != 3 or transition.shape[1] != transition.shape[2]:
-            raise ValueError(f"transition must be [A, S, S]; got shape {transition.shape}.")
+            raise CouldaError(f"transition must be [A, S, S]; got shape {transition.shape}.")
         actions, states, _ = transition.shape
         observation = _with_first_step(np.asarray(observation, float), actions, states)
         initial = np.asarray(initial, float)
         if initial.shape != (states,):
-            raise ValueError(f"initial must be [{states}], one number a state; got shape {initial.shape}.")
+            raise CouldaError(f"initial must be [{states}], one number a state; got shape {initial.shape}.")
         tables = {"initial": initial, "transition": transition, "observation": observation}
         logits = {name: _log(name, table) for name, table in tables.items()}
         self.initial_logits, self.transition_logits, self.observation_logits = logits.values()
         self.rewards = jnp.asarray(np.broadcast_to(np.asarray(reward, np.float32), transition.shape))
         self.terminals = jnp.asarray(np.zeros(states, bool) if terminal is None else np.asarray(terminal, bool))
         if self.terminals.shape != (states,):
-            raise ValueError(f"terminal must be [{states}]; got shape {self.terminals.shape}.")
+            raise CouldaError(f"terminal must be [{states}]; got shape {self.terminals.shape}.")
         self.horizon, self.reparameterization = horizon, reparameterization
         self.action_mechanism = choice(reparameterization, actions)
 
@@ -87,11 +88,11 @@ class TabularPOMDP(FinitePOMDP):
         return gymnasium.spaces.Discrete(self.observation_logits.shape[2])
 
     @property
-    def _state_mechanism(self) -> GumbelMaxAction | InverseCDFAction:
+    def _state_mechanism(self) -> GumbelMaxChoice | InverseCDFChoice:
         return choice(self.reparameterization, self.num_states)
 
     @property
-    def _observation_mechanism(self) -> GumbelMaxAction | InverseCDFAction:
+    def _observation_mechanism(self) -> GumbelMaxChoice | InverseCDFChoice:
         return choice(self.reparameterization, self.observation_logits.shape[2])
 
     @property
@@ -217,7 +218,7 @@ def _with_first_step(observation: np.ndarray, actions: int, states: int) -> np.n
     if observation.ndim == 2 and observation.shape[0] == states:
         return np.broadcast_to(observation, (actions + 1, *observation.shape))
     if observation.shape[:2] != (actions, states) or observation.ndim != 3:
-        raise ValueError(
+        raise CouldaError(
             f"observation must be [S, O] = [{states}, O] or [A, S, O] = [{actions}, {states}, O]; "
             f"got shape {observation.shape}."
         )
@@ -233,7 +234,7 @@ def _log(name: str, table: np.ndarray) -> Array:
     bad = np.argwhere((table < 0).any(-1) | (np.abs(sums[..., 0] - 1) > 1e-4) | ~np.isfinite(sums[..., 0]))
     if bad.size or bad.shape[0]:
         where = tuple(int(i) for i in bad[0])
-        raise ValueError(
+        raise CouldaError(
             f"{name}: row {list(where)} is {np.round(table[where], 6).tolist()}, with sum {sums[where][0]:g}. "
             "Each row must be ≥ 0 and sum to 1."
         )

@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 from coulda.episodes.log import EpisodeLog, Schema, spans
 from coulda.episodes.validation import Source, checked_log
+from coulda.errors import CouldaError
 
 
 def from_arrays(
@@ -58,7 +59,7 @@ def from_arrays(
 def to_arrays(log: EpisodeLog) -> dict[str, np.ndarray]:
     """The arrays of an MDPDataset; the observations after the last actions have no place in it."""
     if not isinstance(log.observation, np.ndarray) or not isinstance(log.action, np.ndarray):
-        raise ValueError("an MDPDataset holds one array of observations and one of actions, not trees of them")
+        raise CouldaError("an MDPDataset holds one array of observations and one of actions, not trees of them")
     ends = np.cumsum(log.lengths)
     terminals, timeouts = np.zeros(log.num_steps, np.float32), np.zeros(log.num_steps, np.float32)
     terminals[ends - 1], timeouts[ends - 1] = log.terminated, ~log.terminated

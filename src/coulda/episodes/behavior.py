@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 
 from coulda.episodes.log import EpisodeLog, spans
 from coulda.episodes.spaces import features
+from coulda.errors import CouldaError
 
 
 def fit_behavior(log: EpisodeLog, penalty: float = 1.0) -> EpisodeLog:
@@ -26,7 +27,7 @@ def fit_behavior(log: EpisodeLog, penalty: float = 1.0) -> EpisodeLog:
     """
     space = log.schema.action_space
     if not isinstance(space, spaces.Discrete):
-        raise ValueError(f"fit_behavior needs discrete actions; this log's are {space}")
+        raise CouldaError(f"fit_behavior needs discrete actions; this log's are {space}")
     starts = np.cumsum(log.lengths) - log.lengths + np.arange(len(log))
     rows = spans(starts, log.lengths)
     observations = jax.tree.map(lambda x: jnp.asarray(x[rows]), log.observation)

@@ -15,6 +15,7 @@ import numpy as np
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, piece_sizes
 from coulda.episodes.spaces import Spec, space_tree, spec_of
 from coulda.episodes.validation import LogError, Source, checked_log
+from coulda.errors import CouldaError
 from coulda.storage import Artifact, Kind, read_artifact, write_artifact
 
 
@@ -98,7 +99,7 @@ def write_log(path: Path | str, log: EpisodeLog | StoredLog | Iterable[EpisodeLo
     pieces = log.batches() if isinstance(log, EpisodeLog | StoredLog) else iter(log)
     first = next(pieces, None)
     if first is None:
-        raise ValueError(f"nothing to write to {path}: the log has no episodes")
+        raise CouldaError(f"nothing to write to {path}: the log has no episodes")
     schema = first.schema
     spaces = spec_of(schema.observation_space), spec_of(schema.action_space)
     metadata = LogMetadata(*spaces, schema.behavior, schema.last_observation, shards={})

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.pomdp import Episode
 
 
@@ -111,7 +112,7 @@ class EpisodeLog(Sequence[Episode]):
         horizon = self.max_length if horizon is None else horizon
         if horizon < self.max_length:
             longest = int(self.lengths.argmax())
-            raise ValueError(f"horizon {horizon} is shorter than episode {longest}, which has {self.max_length} steps")
+            raise CouldaError(f"horizon {horizon} is shorter than episode {longest}, which has {self.max_length} steps")
         step, length = np.arange(horizon + 1), self.lengths[:, None]
         live = step[:-1] < length
         at = self._starts[:, None] + np.minimum(step[:-1], length - 1)

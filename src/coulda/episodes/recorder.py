@@ -9,6 +9,7 @@ import numpy as np
 from coulda.episodes.log import EpisodeLog, Schema, unpadded
 from coulda.episodes.spaces import leaf, space_tree
 from coulda.episodes.validation import Source, from_episodes
+from coulda.errors import CouldaError
 from coulda.pomdp import Episode
 
 
@@ -47,7 +48,7 @@ class Recorder(gymnasium.Wrapper):
     def log(self) -> EpisodeLog:
         """The finished episodes so far."""
         if not self._episodes:
-            raise ValueError("nothing is recorded yet: no episode was finished")
+            raise CouldaError("nothing is recorded yet: no episode was finished")
         schema = Schema(self.observation_space, self.action_space)
         return from_episodes(schema, self._episodes, np.array(self._terminated), Source(str(self.env)))
 

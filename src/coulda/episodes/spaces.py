@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 from gymnasium import spaces
 
+from coulda.errors import CouldaError
+
 
 class Leaf(msgspec.Struct, frozen=True):
     """What any array of one elementary space must satisfy."""
@@ -45,7 +47,7 @@ def leaf(space: gymnasium.Space) -> Leaf:
     if isinstance(space, spaces.Box):
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
         return Leaf(space.low, space.high, space.shape, dtype)
-    raise TypeError(
+    raise CouldaError(
         f"a log cannot hold {space}; use Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of them"
     )
 

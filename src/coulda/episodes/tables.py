@@ -10,6 +10,7 @@ import numpy as np
 from coulda.episodes.arrays import guess_space, repeat_last
 from coulda.episodes.log import EpisodeLog, Schema
 from coulda.episodes.validation import Source, checked_log, log_of_probability, taken_probability
+from coulda.errors import CouldaError
 from coulda.extras import require
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def to_frame(log: EpisodeLog) -> "pd.DataFrame":
     """The log as a data frame with the default `Columns`; the last observation is a row of its own."""
     pandas = require("pandas", extra="tables")
     if not isinstance(log.observation, np.ndarray) or not isinstance(log.action, np.ndarray):
-        raise ValueError("a table holds one array of observations and one of actions, not trees; use write_log")
+        raise CouldaError("a table holds one array of observations and one of actions, not trees; use write_log")
     if log.observation.ndim > 2 or log.action.ndim > 2:
-        raise ValueError(f"a table has no room for observations {log.observation.shape[1:]}; use write_log")
+        raise CouldaError(f"a table has no room for observations {log.observation.shape[1:]}; use write_log")
     counts = log.lengths + 1
     last = np.cumsum(counts) - 1
     keep = np.ones(int(counts.sum()), bool)

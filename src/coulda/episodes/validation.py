@@ -11,10 +11,11 @@ from gymnasium import spaces
 
 from coulda.episodes.log import EpisodeLog, Schema
 from coulda.episodes.spaces import leaf, named_leaves, space_tree
+from coulda.errors import CouldaError
 from coulda.pomdp import Episode
 
 
-class LogError(ValueError):
+class LogError(CouldaError):
     """A log was refused; the message says where, what was found, and the fix."""
 
     def __init__(

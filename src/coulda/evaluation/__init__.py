@@ -8,9 +8,9 @@ logged histories), `diagnostics`, one file a family of estimators (`importance`,
 from coulda.evaluation.comparison import Comparison, Difference, compare
 from coulda.evaluation.doubly_robust import doubly_robust
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.fitted_q import Linear, Network, Table, fitted_q
+from coulda.evaluation.fitted_q import LinearQ, NetworkQ, TableQ, fitted_q
 from coulda.evaluation.importance import importance_sampling
-from coulda.evaluation.scenarios import evaluate, evaluate_policies, on_policy
+from coulda.evaluation.on_scenarios import evaluate, evaluate_policies, on_policy
 
 __all__ = [
     "Comparison",
@@ -18,9 +18,9 @@ __all__ = [
     "Difference",
     "Estimate",
     "Interval",
-    "Linear",
-    "Network",
-    "Table",
+    "LinearQ",
+    "NetworkQ",
+    "TableQ",
     "compare",
     "doubly_robust",
     "evaluate",

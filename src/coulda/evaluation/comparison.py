@@ -10,15 +10,16 @@ from gymnasium import spaces
 from jax import Array
 from scipy import stats
 
+from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.doubly_robust import doubly_robust
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.fitted_q import Regression, fitted_q
+from coulda.evaluation.fitted_q import QFunction, fitted_q
 from coulda.evaluation.history import Log, known_probabilities, weigh
 from coulda.evaluation.importance import KINDS, importance_sampling
 from coulda.evaluation.intervals import student
 from coulda.evaluation.model_checks import support_diagnostic
-from coulda.evaluation.scenarios import evaluate_policies, evaluate_sources, on_policy
+from coulda.evaluation.on_scenarios import evaluate_policies, evaluate_sources, on_policy
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.executors import Executor
 from coulda.hindsight import Prior, ScenarioSource
@@ -60,9 +61,9 @@ class Comparison:
         """First policy minus second by one method, paired episode by episode, with a Student interval."""
         a, b = self.estimates[first][method], self.estimates[second][method]
         if a.value is None or b.value is None:
-            raise ValueError(f"{method} has no value for both of {first} and {second}: {a.status}, {b.status}")
+            raise CouldaError(f"{method} has no value for both of {first} and {second}: {a.status}, {b.status}")
         if method == "FQE":
-            raise ValueError("FQE has no terms of single episodes to pair; use another method")
+            raise CouldaError("FQE has no terms of single episodes to pair; use another method")
         paired = a.terms - b.terms
         variance = paired.var(ddof=1)
         ratio = float((a.terms.var(ddof=1) + b.terms.var(ddof=1)) / variance) if variance > 0 else float("inf")
@@ -92,7 +93,7 @@ def compare(
     steps: Sequence[int] = (),
     environment: POMDP | None = None,
     truth: Mapping[str, float] | None = None,
-    regression: Regression | None = None,
+    regression: QFunction | None = None,
     level: float = 0.95,
     on_policy_episodes: int = 10_000,
     free: bool = True,
@@ -198,7 +199,7 @@ def hindsights(scenarios: ScenarioSource | None, steps: Sequence[int]) -> list[S
 
 
 def model_free(
-    key: Array, policy: Policy, log: Log, regression: Regression | None = None, level: float = 0.95
+    key: Array, policy: Policy, log: Log, regression: QFunction | None = None, level: float = 0.95
 ) -> list[Estimate]:
     """All estimators that need no model; those for discrete actions only where the actions are."""
     weighted = weigh(policy, log) if known_probabilities(log) else None

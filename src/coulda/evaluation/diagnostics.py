@@ -5,6 +5,7 @@ from scipy import stats
 
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.history import Log, cut_short
+from coulda.weights import effective_sample_size
 
 ENOUGH_WEIGHT = 200
 """Effective episodes for a nominal interval. Measured (results/evaluation/coverage*.json): 95 % intervals hold the
@@ -37,8 +38,7 @@ def graded(value: float, caution: float, refuse: float) -> Verdict:
 def weight_diagnostics(weights: np.ndarray, capped: bool = False) -> tuple[Diagnostic, ...]:
     """Of importance weights `[N]`: how many episodes carry the estimate, how heavy the tail is, and overlap."""
     n = len(weights)
-    scaled = weights / weights.max()
-    ess = float(scaled.sum() ** 2 / (scaled**2).sum())
+    ess = float(effective_sample_size(weights))
     found = [
         Diagnostic(
             "effective sample size",

@@ -18,11 +18,12 @@ from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics, weight_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
-from coulda.evaluation.fitted_q import Gathered, Regression, fit_values, gather, past_matters
+from coulda.evaluation.fitted_q import Gathered, QFunction, fit_values, gather, past_matters
 from coulda.evaluation.history import Log, Weighted, generator, known_probabilities, weigh
-from coulda.evaluation.importance import effective_sample_size, missing_probabilities, no_support
+from coulda.evaluation.importance import missing_probabilities, no_support
 from coulda.evaluation.intervals import Ratios, interval
 from coulda.pomdp import Policy
+from coulda.weights import effective_sample_size
 
 FOLDS = 5
 
@@ -31,7 +32,7 @@ def doubly_robust(
     key: Array,
     policy: Policy,
     log: Log,
-    regression: Regression | None = None,
+    regression: QFunction | None = None,
     *,
     weighted_form: bool = False,
     level: float = 0.95,
@@ -56,7 +57,7 @@ def doubly_robust(
         ratios.value,
         interval(generator(key_interval), ratios, level, interval_kind),
         ratios.terms,
-        effective_sample_size(weights),
+        float(effective_sample_size(weights)),
         diagnostics=weight_diagnostics(weights) + _leaning(key_markov, gathered) + log_diagnostics(log),
         details={"value without correction": float(v[:, 0].mean())},
     )

@@ -22,12 +22,15 @@ from scipy import stats
 
 from coulda.episodes import EpisodeLog, StoredLog
 from coulda.episodes.spaces import features
+from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.history import Log, all_log_probs, generator, over_log
+from coulda.evaluation.history import Log, generator, over_log
 from coulda.evaluation.intervals import student
 from coulda.evaluation.markov import markov_diagnostic
 from coulda.pomdp import Episode, Policy
+from coulda.pomdp.walk import all_log_probs
+from coulda.trainer import descend
 
 DENSE_CELLS = 4096
 """Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""
@@ -50,7 +53,7 @@ class Steps(eqx.Module):
     """π(a | h_t), `[N, T + 1, A]`."""
 
 
-class Regression(eqx.Module):
+class QFunction(eqx.Module):
     """A family of functions Q(o, a) that can be fitted to targets."""
 
     @abc.abstractmethod
@@ -69,7 +72,7 @@ class Regression(eqx.Module):
         """Q of every action, `[..., A]`."""
 
 
-class Table(Regression):
+class TableQ(QFunction):
     """A number for each discrete observation and action: the mean of its targets, and 0 where there are none."""
 
     num_observations: int = eqx.field(static=True)
@@ -93,7 +96,7 @@ class Table(Regression):
         return parameters[inputs]
 
 
-class Linear(Regression):
+class LinearQ(QFunction):
     """A linear function of the observation's features for each action, by least squares with a small ridge."""
 
     ridge: float = 1e-3
@@ -120,7 +123,7 @@ class Linear(Regression):
         return inputs @ parameters.T
 
 
-class Network(Regression):
+class NetworkQ(QFunction):
     """A small multilayer perceptron, trained by Adam on all steps at once, starting from one step less to go."""
 
     width: int = eqx.field(static=True, default=64)
@@ -147,10 +150,7 @@ class Network(Regression):
 
         def update(carry: Any, _: None) -> tuple[Any, None]:
             parameters, state = carry
-            # Optax raises floats to integer powers, which strict promotion refuses.
-            with jax.numpy_dtype_promotion("standard"):
-                change, state = optimizer.update(jax.grad(loss)(parameters), state)
-            return (optax.apply_updates(parameters, change), state), None
+            return descend(optimizer, jax.grad(loss)(parameters), state, parameters), None
 
         (parameters, _), _ = jax.lax.scan(update, (start, optimizer.init(start)), length=self.updates)
         return parameters, static
@@ -162,10 +162,10 @@ class Network(Regression):
         return jax.vmap(network)(flat).reshape(*inputs.shape[:-1], -1)
 
 
-def default_regression(log: Log) -> Regression:
+def default_regression(log: Log) -> QFunction:
     """A table for discrete observations, else linear."""
     space = log.schema.observation_space
-    return Table(int(space.n)) if isinstance(space, spaces.Discrete) else Linear()
+    return TableQ(int(space.n)) if isinstance(space, spaces.Discrete) else LinearQ()
 
 
 class Values(eqx.Module):
@@ -182,13 +182,13 @@ class Gathered:
     """Steps of a whole log in memory, with the names of what they mean."""
 
     steps: Steps
-    regression: Regression
+    regression: QFunction
 
 
-def gather(policy: Policy, log: Log, regression: Regression | None = None) -> Gathered:
+def gather(policy: Policy, log: Log, regression: QFunction | None = None) -> Gathered:
     """What regression needs of the log: inputs, not observations, so that images stay on the disk."""
     if not isinstance(log.schema.action_space, spaces.Discrete):
-        raise TypeError(f"fitted Q evaluation needs discrete actions; this log's are {log.schema.action_space}")
+        raise CouldaError(f"fitted Q evaluation needs discrete actions; this log's are {log.schema.action_space}")
     regression = default_regression(log) if regression is None else regression
     space, start = _Space(log.schema.observation_space), int(log.schema.action_space.start)
     function = eqx.Partial(_gather_one, policy, regression, space, start)
@@ -226,15 +226,15 @@ def _continues(log: EpisodeLog | StoredLog, live: np.ndarray) -> np.ndarray:
 
 
 @eqx.filter_jit
-def fit_values(regression: Regression, steps: Steps, weight: Array) -> Values:
+def fit_values(regression: QFunction, steps: Steps, weight: Array) -> Values:
     """Fit Q_1 … Q_T to the steps, episodes weighted by `weight` `[N]`, and evaluate each where it belongs."""
     step_weight = jnp.where(steps.live, weight[:, None], 0.0)
-    if isinstance(regression, Table) and regression.num_observations * steps.policy.shape[-1] <= DENSE_CELLS:
+    if isinstance(regression, TableQ) and regression.num_observations * steps.policy.shape[-1] <= DENSE_CELLS:
         return table_values(regression, steps, step_weight)
     return iterated_values(regression, steps, step_weight)
 
 
-def table_values(table: Table, steps: Steps, weight: Array) -> Values:
+def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
     """`iterated_values` of a table, from sums over the log that are made once.
 
     With cells c = (o, a),
@@ -265,7 +265,7 @@ def table_values(table: Table, steps: Steps, weight: Array) -> Values:
     return Values(tables[times, cells], jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
 
 
-def iterated_values(regression: Regression, steps: Steps, step_weight: Array) -> Values:
+def iterated_values(regression: QFunction, steps: Steps, step_weight: Array) -> Values:
     """Q_1, then each next one fitted to targets that the one before it gives."""
     horizon = steps.reward.shape[1]
 
@@ -294,7 +294,7 @@ def fitted_q(
     key: Array,
     policy: Policy,
     log: Log,
-    regression: Regression | None = None,
+    regression: QFunction | None = None,
     *,
     level: float = 0.95,
     resamples: int = 200,
@@ -309,7 +309,7 @@ def fitted_q(
     steps, regression = gathered.steps, gathered.regression
     first = np.asarray(fit_values(regression, steps, jnp.ones(len(log))).v[:, 0], float)
     value, found = float(first.mean()), student(first, level)
-    refitted = not isinstance(regression, Network)
+    refitted = not isinstance(regression, NetworkQ)
     if refitted:
         spread = np.asarray(_refits(jax.random.split(key, resamples), regression, steps), float)
         half = stats.t.ppf(0.5 + level / 2, resamples - 1) * spread.std(ddof=1)
@@ -322,7 +322,7 @@ def fitted_q(
 
 
 @eqx.filter_jit
-def _refits(keys: Array, regression: Regression, steps: Steps) -> Array:
+def _refits(keys: Array, regression: QFunction, steps: Steps) -> Array:
     """The value on logs drawn with replacement, one a key."""
     n = steps.reward.shape[0]
 
@@ -335,7 +335,7 @@ def _refits(keys: Array, regression: Regression, steps: Steps) -> Array:
 
 def past_matters(key: Array, gathered: Gathered) -> tuple[Diagnostic, ...]:
     """Whether the observations are Markov, for tables; a function of features is not asked. Consumes `key`."""
-    if not isinstance(gathered.regression, Table):
+    if not isinstance(gathered.regression, TableQ):
         return ()
     steps = jax.tree.map(np.asarray, gathered.steps)
     return markov_diagnostic(
@@ -347,7 +347,7 @@ def unseen_actions(gathered: Gathered) -> Diagnostic:
     """How much of what the policy would do was never tried in the same discrete observation."""
     steps, regression = gathered.steps, gathered.regression
     live = steps.live.astype(float)
-    if isinstance(regression, Table):
+    if isinstance(regression, TableQ):
         seen = regression.predict(regression.fit(steps, jnp.ones_like(live), live, None), steps.inputs)[:, :-1] > 0
     else:
         taken = jax.nn.one_hot(steps.action, steps.policy.shape[-1]) * live[..., None]

@@ -15,42 +15,10 @@ import numpy as np
 from jax import Array
 
 from coulda.episodes import EpisodeLog, StoredLog
-from coulda.noise import Categorical
 from coulda.pomdp import Episode, Policy, batched
+from coulda.pomdp.walk import taken_log_probs
 
 Log = EpisodeLog | StoredLog
-
-
-def taken_log_probs(policy: Policy, episode: Episode) -> Array:
-    """Log π(a_t | h_t) of the logged actions, `[T]`; zero after the end."""
-
-    def step(carry: Any, inputs: tuple[Any, Any, Array]) -> tuple[Any, Array]:
-        observation, action, reward = inputs
-        carry, distribution = policy(carry, observation)
-        return policy.remember(carry, action, reward), distribution.log_prob(action)
-
-    observations = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
-    inputs = (observations, episode.action, episode.reward)
-    _, log_probs = jax.lax.scan(step, policy.initial_carry(), inputs)
-    return jnp.where(episode.live, log_probs, 0.0)
-
-
-def all_log_probs(policy: Policy, episode: Episode) -> Array:
-    """Log π(a | h_t) of every discrete action after each observation, `[T + 1, A]`."""
-
-    def step(carry: Any, inputs: tuple[Any, Any, Array]) -> tuple[Any, Array]:
-        observation, action, reward = inputs
-        carry, distribution = policy(carry, observation)
-        if not isinstance(distribution, Categorical):
-            raise TypeError(
-                f"this estimator needs discrete actions; the policy returns a {type(distribution).__name__}"
-            )
-        return policy.remember(carry, action, reward), jax.nn.log_softmax(distribution.logits)
-
-    # Nothing was done after the last observation; what is remembered of it is not used.
-    actions = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), episode.action)
-    rewards = jnp.concatenate([episode.reward, jnp.zeros(1)])
-    return jax.lax.scan(step, policy.initial_carry(), (episode.observation, actions, rewards))[1]
 
 
 def over_log(function: Callable[..., Any], log: Log, horizon: int) -> Iterator[Any]:

@@ -23,6 +23,7 @@ from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.history import Log, Weighted, generator, known_probabilities, weigh
 from coulda.evaluation.intervals import Ratios, interval
 from coulda.pomdp import Policy
+from coulda.weights import effective_sample_size
 
 Kind = Literal["ordinary", "weighted", "per_decision", "weighted_per_decision", "capped"]
 KINDS: dict[Kind, str] = {
@@ -73,7 +74,7 @@ def importance_sampling(
         ratios.value,
         interval(generator(key), ratios, level, interval_kind, bounds),
         ratios.terms,
-        effective_sample_size(weights),
+        float(effective_sample_size(weights)),
         diagnostics=weight_diagnostics(weights, capped=kind == "capped") + log_diagnostics(log),
         details={"largest weight": float(weights.max()), "mean weight": float(weights.mean())},
     )
@@ -102,12 +103,6 @@ def total_weights(weighted: Weighted, kind: Kind, cap: float | None = None) -> n
     if kind != "capped":
         return weights
     return np.minimum(weights, np.sqrt(len(weights)) if cap is None else cap)
-
-
-def effective_sample_size(weights: np.ndarray) -> float:
-    """Kish's (Σw)² / Σw²."""
-    scaled = weights / weights.max()
-    return float(scaled.sum() ** 2 / (scaled**2).sum())
 
 
 def missing_probabilities(name: str, log: Log) -> Estimate:

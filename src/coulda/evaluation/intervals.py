@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Interval
 
 BOOTSTRAP_LIMIT = 20_000
@@ -75,9 +76,9 @@ def interval(rng: np.random.Generator, ratios: Ratios, level: float, kind: str, 
         return bca(rng, ratios, level)
     if kind == "bernstein":
         if bounds is None:
-            raise ValueError("a Bernstein bound needs the least and the largest return: give bounds=(low, high)")
+            raise CouldaError("a Bernstein bound needs the least and the largest return: give bounds=(low, high)")
         return bernstein(ratios.terms, level, bounds)
-    raise ValueError(f"interval is {kind!r}; use 'student', 'bca' or 'bernstein'")
+    raise CouldaError(f"interval is {kind!r}; use 'student', 'bca' or 'bernstein'")
 
 
 def student(terms: np.ndarray, level: float) -> Interval:
@@ -87,6 +88,21 @@ def student(terms: np.ndarray, level: float) -> Interval:
         return Interval(-np.inf, np.inf, level, "student")
     half = stats.t.ppf(0.5 + level / 2, n - 1) * terms.std(ddof=1) / np.sqrt(n)
     return Interval(float(terms.mean() - half), float(terms.mean() + half), level, "student")
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A mean over seeds and its 95% interval (Student's)."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_interval(values: np.ndarray) -> MeanInterval:
+    """Of one number a seed."""
+    found = student(values, 0.95)
+    return MeanInterval(float(values.mean()), found.low, found.high)
 
 
 def bca(rng: np.random.Generator, ratios: Ratios, level: float, resamples: int = 2000) -> Interval:
@@ -114,7 +130,7 @@ def bernstein(terms: np.ndarray, level: float, bounds: tuple[float, float]) -> I
     """
     n, spread = len(terms), bounds[1] - bounds[0]
     if terms.min() < bounds[0] - 1e-6 or terms.max() > bounds[1] + 1e-6:
-        raise ValueError(f"terms reach from {terms.min():g} to {terms.max():g}, outside bounds={bounds}")
+        raise CouldaError(f"terms reach from {terms.min():g} to {terms.max():g}, outside bounds={bounds}")
     if n < 2:
         return Interval(bounds[0], bounds[1], level, "bernstein")
     log = np.log(4 / (1 - level))

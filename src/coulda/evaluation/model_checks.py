@@ -19,6 +19,7 @@ from jax import Array
 from scipy import stats
 
 from coulda.episodes.log import spans
+from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.history import Log
@@ -283,7 +284,7 @@ def support_diagnostic(key: Array, model: POMDP, policy: Policy, log: Log, episo
     """
     spaces = log.schema.observation_space, log.schema.action_space
     if not all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces):
-        raise TypeError(f"support is counted for discrete observations and actions; these are {spaces}")
+        raise CouldaError(f"support is counted for discrete observations and actions; these are {spaces}")
     counts = np.zeros([int(space.n) for space in spaces])  # pyright: ignore[reportAttributeAccessIssue]
     for batch in log.batches():
         rows = spans(np.cumsum(batch.lengths + 1) - batch.lengths - 1, batch.lengths)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.history import Log, over_log
@@ -45,7 +46,7 @@ def coupling_bounds(model: FinitePOMDP, policy: Array, log: Log) -> Bounds:
         log: of the model's observations, the one after the last action included.
     """
     if log.schema.last_observation == "repeated":
-        raise ValueError("the bounds need the observation after each last action, which this log lacks")
+        raise CouldaError("the bounds need the observation after each last action, which this log lacks")
     transition, reward, terminal = model.tables()
     function = eqx.Partial(_bounds, transition, reward, terminal, jnp.asarray(policy, float))
     parts = list(over_log(function, log, model.horizon))

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+from coulda.errors import CouldaError
 from coulda.executors.work import Work, WorkSpec
 
 
-class WorkError(RuntimeError):
+class WorkError(CouldaError):
     """Work on a batch failed; the message names the batch and says what the worker said."""
 
 
@@ -34,7 +35,7 @@ class Executor(abc.ABC):
 
     def __init__(self, work: Work, capacity: int):
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity}; it must be at least 1")
+            raise CouldaError(f"capacity is {capacity}; it must be at least 1")
         self.work, self.capacity = work, capacity
         self._published: tuple[int, Any] | None = None
         self._requests: deque[tuple[int, int, Any]] = deque()
@@ -46,16 +47,16 @@ class Executor(abc.ABC):
     def request(self, index: int) -> None:
         """Ask for batch `index` of the published version. Returns at once."""
         if self._published is None:
-            raise ValueError(f"batch {index} was requested before any parameters; publish(version, parameters) first")
+            raise CouldaError(f"batch {index} was requested before any parameters; publish(version, parameters) first")
         if self.in_flight >= self.capacity:
-            raise ValueError(f"{self.in_flight} batches are in flight, which is the capacity; take one with next()")
+            raise CouldaError(f"{self.in_flight} batches are in flight, which is the capacity; take one with next()")
         version, parameters = self._published
         self._requests.append((version, index, self._start(version, parameters, index)))
 
     def next(self) -> Batch:
         """The batch that was requested first of those not yet taken. Waits for it."""
         if not self._requests:
-            raise ValueError("no batch is in flight; request(index) first")
+            raise CouldaError("no batch is in flight; request(index) first")
         version, index, ticket = self._requests.popleft()
         return Batch(version, index, self._finish(ticket))
 

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 
 from coulda.executors.ray_cluster import connect
-from coulda.executors.work import WorkSpec, named_function
+from coulda.executors.work import WorkSpec
 from coulda.extras import require
+from coulda.naming import named
 
 
 class Learner:
@@ -49,4 +50,4 @@ class _LearnerActor:
     def train(self, recipe: bytes) -> bytes:
         """Train from the newest checkpoint to the end."""
         spec = msgspec.json.decode(recipe, type=WorkSpec)
-        return msgspec.json.encode(named_function(spec.function)(**spec.settings))
+        return msgspec.json.encode(named(spec.function)(**spec.settings))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from coulda.errors import CouldaError
 from coulda.executors.executor import Batch, Executor
 
 
@@ -22,9 +23,9 @@ class Stream:
 
     def __init__(self, executor: Executor, staleness: int = 0, width: int = 1):
         if staleness < 0 or width < 1:
-            raise ValueError(f"staleness is {staleness} and width {width}; they must be at least 0 and 1")
+            raise CouldaError(f"staleness is {staleness} and width {width}; they must be at least 0 and 1")
         if (needed := (staleness + 1) * width) > executor.capacity:
-            raise ValueError(
+            raise CouldaError(
                 f"staleness {staleness} and width {width} keep {needed} batches in flight, but the executor's "
                 f"capacity is {executor.capacity}; give it capacity={needed}"
             )
@@ -40,7 +41,7 @@ class Stream:
                 after a resume, so keep them in the training state. There may be more in front, which are not used.
         """
         if len(behaviors) < (needed := min(version, self.staleness) + 1):
-            raise ValueError(f"{len(behaviors)} behaviors are given, but update {version} needs the last {needed}")
+            raise CouldaError(f"{len(behaviors)} behaviors are given, but update {version} needs the last {needed}")
         if version != self._taken:
             self._forget(version)
         for update in range(self._requested, version + self.staleness + 1):

@@ -4,7 +4,6 @@ Workers are sent neither closures nor pickles: a recipe is the name of a functio
 parameters and results travel as safetensors.
 """
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,9 @@ import equinox as eqx
 import jax
 import msgspec
 from jax import Array
+
+from coulda.errors import CouldaError
+from coulda.naming import named
 
 
 @dataclass(frozen=True)
@@ -58,21 +60,10 @@ class WorkSpec(msgspec.Struct, frozen=True):
 
     def build(self) -> Work:
         """The work; raises where there is no such function, or where it returns something else."""
-        work = named_function(self.function)(**self.settings)
+        work = named(self.function)(**self.settings)
         if not isinstance(work, Work):
-            raise TypeError(f"recipe '{self.function}' returned a {type(work).__name__}; it must return a Work")
+            raise CouldaError(f"recipe '{self.function}' returned a {type(work).__name__}; it must return a Work")
         return work
-
-
-def named_function(name: str) -> Callable[..., Any]:
-    """The function called `package.module:function`."""
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ValueError(f"recipe '{name}' names no function; write package.module:function")
-    function = getattr(importlib.import_module(module), attribute, None)
-    if function is None:
-        raise ValueError(f"recipe '{name}': module '{module}' has no '{attribute}'")
-    return function
 
 
 def seeded(seed: int) -> Callable[[int], Array]:

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 
 from coulda.executors import InProcess
-from coulda.experiments.impala import ImpalaRecipe
-from coulda.experiments.pipeline import Beginnings
-from coulda.experiments.presets import draw_levels, sokoban
-from coulda.experiments.sokoban_models import first_scenario_model, imitation, policy_of, scenario_training
+from coulda.experiments.pipeline import Ingredients
+from coulda.recipes.impala import ImpalaRecipe
+from coulda.recipes.networks import first_scenario_model, imitation, policy_of, scenario_training
+from coulda.recipes.sokoban import draw_levels, sokoban
 
 
-def expected_cost(begin: Beginnings) -> str:
+def expected_cost(begin: Ingredients) -> str:
     """A few updates of both networks are timed; the sentence says what all of them would take."""
     key, size = jax.random.key(begin.seed), begin.size
     environment = sokoban(draw_levels(key, size, "policy", 256), size)

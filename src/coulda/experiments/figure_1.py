@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from coulda.environments import tiger
 from coulda.mechanisms import additive, exogenous, gumbel_max
 from coulda.noise import Gumbel, Normal
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.pomdp import as_scm
 from coulda.pomdp.unrolled import figure_1_positions
 from coulda.scm import SCM
@@ -29,6 +29,6 @@ def draw(folder: Path) -> list[Path]:
     """Both pictures, as SVG files in `folder`."""
     places = {"U_c": (1.2, 0.0), "A": (0.0, -1.1), "O": (1.2, -2.2)}
     left = contextual_bandit().draw(observed=["U_c", "A"], positions=places)
-    pomdp = as_scm(tiger(horizon=2, reparameterization="gumbel_max"), Uniform(3), horizon=2)
+    pomdp = as_scm(tiger(horizon=2, reparameterization="gumbel_max"), UniformPolicy(3), horizon=2)
     right = pomdp.draw(observed=["A_1", "A_2"], positions=figure_1_positions(2))
     return [left.save(folder / "figure_1_left.svg"), right.save(folder / "figure_1_right.svg")]

@@ -16,15 +16,15 @@ import msgspec
 import numpy as np
 from jax import Array
 
+from coulda.drawing import as_svg
 from coulda.environments.sokoban import Sokoban
-from coulda.experiments.drawing import as_svg
-from coulda.experiments.pipeline import Beginnings, Pipeline
-from coulda.experiments.stages import Stages
+from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.extras import require
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian
 from coulda.hindsight.source import history_length
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.pomdp import batched, rollout
+from coulda.stages import Stages
 from coulda.storage import replace_file, replace_json
 
 GRID = np.linspace(-6, 6, 241)
@@ -37,13 +37,13 @@ SHOWN = 1000
 class MismatchPreset:
     """Sizes of the whole experiment."""
 
-    beginnings: Beginnings = field(default_factory=Beginnings)
+    ingredients: Ingredients = field(default_factory=Ingredients)
     episodes: int = 2000
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The unconditional, the filtering and the smoothing model."""
-        return 0, 1, self.beginnings.size.horizon
+        return 0, 1, self.ingredients.size.horizon
 
 
 class Latents(eqx.Module):
@@ -56,7 +56,7 @@ class Latents(eqx.Module):
 def reproduce(folder: Path, preset: MismatchPreset, progress: bool = True) -> dict[str, Any]:
     """All stages; the last writes `mismatch.json` and `mismatch.svg` into `folder`."""
     stages = Stages(folder / "stages")
-    pipeline = Pipeline(stages, preset.beginnings, progress)
+    pipeline = Pipeline(stages, preset.ingredients, progress)
     model_path, network = pipeline.scenario_model()
     environment = pipeline.environment("truth")
     keys = jax.random.split(pipeline.key("mismatch"), preset.episodes)
@@ -84,7 +84,7 @@ def latents_given(environment: Sokoban, network: ConvDRAW, steps: Array, keys: A
     def one(key: Array) -> Latents:
         key_scenario, key_prior, key_posterior = jax.random.split(key, 3)
         scenario = environment.scenario_prior.sample(key_scenario)
-        episode = rollout(environment, Uniform(5), scenario).episode
+        episode = rollout(environment, UniformPolicy(5), scenario).episode
         length, noise = history_length(episode, steps), network.noise(*scenario.initial.shape)
         drawn = network.draw(network.read(episode, length), noise.sample(key_prior)["latents"])
         _, encoded = network.elbo(scenario.initial, episode, length, noise.sample(key_posterior))

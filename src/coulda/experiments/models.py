@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from coulda.experiments.drawing import as_svg
-from coulda.experiments.pipeline import Beginnings, Pipeline, training_log
-from coulda.experiments.sokoban_models import HeldOut, quality
-from coulda.experiments.stages import Stages
+from coulda.drawing import as_svg
+from coulda.experiments.pipeline import Ingredients, Pipeline, training_log
 from coulda.extras import require
+from coulda.recipes.networks import HeldOut, quality
+from coulda.stages import Stages
 from coulda.storage import replace_file, replace_json
 from coulda.trainer.logs import held_out_curve, read_log
 
@@ -24,19 +24,19 @@ PARTS_OF_T = (0.2, 0.4, 0.6, 1.0)
 class ModelsPreset:
     """Sizes of the whole experiment."""
 
-    beginnings: Beginnings = field(default_factory=Beginnings)
+    ingredients: Ingredients = field(default_factory=Ingredients)
     episodes: int = 2000
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The values of t: nothing, the first observation, and parts of the episode."""
-        return 0, 1, *(round(part * self.beginnings.size.horizon) for part in PARTS_OF_T)
+        return 0, 1, *(round(part * self.ingredients.size.horizon) for part in PARTS_OF_T)
 
 
 def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict[str, Any]:
     """All stages; the last writes `models.json` and `models.svg` into `folder`."""
     stages = Stages(folder / "stages")
-    pipeline = Pipeline(stages, preset.beginnings, progress)
+    pipeline = Pipeline(stages, preset.ingredients, progress)
     policy_path, policy = pipeline.policy()
     model_path, network = pipeline.scenario_model()
     pipeline.check_levels()

@@ -16,9 +16,12 @@ from coulda.environments.sokoban import Sokoban
 from coulda.environments.sokoban.pool import read_pool, write_pool
 from coulda.episodes import EpisodeLog, StoredLog, collect_batches, open_log, write_log
 from coulda.executors import InProcess
-from coulda.experiments.impala import ImpalaRecipe, learn
-from coulda.experiments.presets import POOLS, SokobanSize, check_disjoint, draw_levels, find_size, sokoban
-from coulda.experiments.sokoban_models import (
+from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
+from coulda.policies import UniformPolicy
+from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
+from coulda.progress import Advance, bar
+from coulda.recipes.impala import ImpalaRecipe, learn
+from coulda.recipes.networks import (
     PolicyRecipe,
     Running,
     ScenarioRecipe,
@@ -26,16 +29,13 @@ from coulda.experiments.sokoban_models import (
     train_policy,
     train_scenarios,
 )
-from coulda.experiments.stages import Stages, work_folder
-from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
-from coulda.policies import Uniform
-from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
-from coulda.progress import Advance, bar
+from coulda.recipes.sokoban import POOLS, SokobanWorld, check_disjoint, draw_levels, find_size, sokoban
+from coulda.stages import Stages, work_folder
 from coulda.trainer.logs import LOG
 
 
 @dataclass(frozen=True)
-class Beginnings:
+class Ingredients:
     """Sizes of the stages that experiments share."""
 
     world: str = "7x7"
@@ -51,7 +51,7 @@ class Beginnings:
     seed: int = 0
 
     @property
-    def size(self) -> SokobanSize:
+    def size(self) -> SokobanWorld:
         """Of the world."""
         return find_size(self.world)
 
@@ -65,7 +65,7 @@ class Pipeline:
         progress: whether training shows its own.
     """
 
-    def __init__(self, stages: Stages, sizes: Beginnings, progress: bool = True):
+    def __init__(self, stages: Stages, sizes: Ingredients, progress: bool = True):
         self.stages, self.sizes, self.progress = stages, sizes, progress
 
     def levels(self, pool: str) -> Path:
@@ -138,7 +138,7 @@ class Pipeline:
         def make(path: Path) -> None:
             environment = self.environment("log")
             with self.bar("episodes", sizes.logged) as advance:
-                batches = collect_batches(self.key("log"), environment, Uniform(5), sizes.logged, 2048)
+                batches = collect_batches(self.key("log"), environment, UniformPolicy(5), sizes.logged, 2048)
                 write_log(path, counted(batches, advance))
 
         path = self.stages.make("log", settings, {"levels": levels}, make)

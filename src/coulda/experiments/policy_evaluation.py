@@ -17,20 +17,20 @@ import msgspec
 import numpy as np
 from jax import Array
 
+from coulda.drawing import as_svg
 from coulda.environments.sokoban import tiles
 from coulda.evaluation import Comparison
 from coulda.evaluation.estimate import VERDICTS, Estimate
 from coulda.evaluation.history import weigh
 from coulda.evaluation.importance import importance_sampling
-from coulda.evaluation.scenarios import evaluate_policies, on_policy
-from coulda.experiments.drawing import as_svg
-from coulda.experiments.pipeline import Beginnings, Pipeline
-from coulda.experiments.relatives import mean_interval
-from coulda.experiments.stages import Stages
+from coulda.evaluation.intervals import mean_interval
+from coulda.evaluation.on_scenarios import evaluate_policies, on_policy
+from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.extras import require
 from coulda.hindsight.learned import Learned
-from coulda.policies import Noisy
+from coulda.policies import NoisyPolicy
 from coulda.pomdp import Policy, Scenario
+from coulda.stages import Stages
 from coulda.storage import replace_file, replace_json
 
 PARTS_OF_T = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -44,26 +44,26 @@ IMPORTANCE = ("ordinary", "weighted", "per_decision")
 class EvaluationPreset:
     """Sizes of the whole experiment."""
 
-    beginnings: Beginnings = field(default_factory=Beginnings)
+    ingredients: Ingredients = field(default_factory=Ingredients)
     noise: tuple[float, ...] = (0.0, 0.5, 0.8)
     """Of π_0, π_1, π_2: the share of actions that are drawn uniformly."""
     num_scenarios: int = 1
     """Inferred for each logged episode."""
     parts_of_t: tuple[float, ...] = PARTS_OF_T
     seeds: int = 1
-    """Of scenario models and logs, from the beginnings' seed on; all evaluate the policies of the first."""
+    """Of scenario models and logs, from the ingredients' seed on; all evaluate the policies of the first."""
     separate: bool = False
     """Whether each t has a scenario model of its own, as in the paper, in the place of one for every t."""
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The values of t."""
-        return tuple(round(part * self.beginnings.size.horizon) for part in self.parts_of_t)
+        return tuple(round(part * self.ingredients.size.horizon) for part in self.parts_of_t)
 
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
     """All stages of all seeds; `evaluation.json`, `.csv` and `.svg` are written into `folder` after each seed."""
-    stages, begin = Stages(folder / "stages"), preset.beginnings
+    stages, begin = Stages(folder / "stages"), preset.ingredients
     pipelines = [Pipeline(stages, replace(begin, seed=begin.seed + i), progress) for i in range(preset.seeds)]
     truth = true_values(pipelines[0], preset)
     estimates: list[dict[str, Any]] = []
@@ -140,7 +140,7 @@ def one_seed(pipeline: Pipeline, first: Pipeline, preset: EvaluationPreset) -> l
 def noisy(policy: Policy, noise: tuple[float, ...]) -> dict[str, Policy]:
     """π_0, π_1, …: the policy with each share of noise."""
     # Also where there is no noise: then all of them share their compiled programs.
-    return {f"π{i}": Noisy(policy, share) for i, share in enumerate(noise)}
+    return {f"π{i}": NoisyPolicy(policy, share) for i, share in enumerate(noise)}
 
 
 @dataclass(frozen=True)

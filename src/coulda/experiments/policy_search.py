@@ -19,27 +19,27 @@ import optax
 from jax import Array
 from rich.console import Console
 
+from coulda.drawing import as_svg
 from coulda.environments.sokoban import Sokoban
+from coulda.evaluation.intervals import mean_interval
 from coulda.executors import InProcess
-from coulda.experiments.drawing import as_svg
-from coulda.experiments.impala import ImpalaRecipe
-from coulda.experiments.pipeline import Beginnings, Pipeline
-from coulda.experiments.presets import sokoban_policy
-from coulda.experiments.relatives import mean_interval
-from coulda.experiments.sokoban_models import HeldOut, ScenarioRecipe, solvers
-from coulda.experiments.stages import Stages, read_result, work_folder, write_result
+from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.extras import require
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.conv_draw import load_scenario_model
 from coulda.hindsight.learned import Learned
+from coulda.learners import Impala, episodes_of
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
 from coulda.policies.conv_lstm import ConvLSTMPolicy
-from coulda.search import PolicySearch, Regression
+from coulda.recipes.impala import ImpalaRecipe
+from coulda.recipes.networks import HeldOut, ScenarioRecipe, solvers
+from coulda.recipes.sokoban import sokoban_policy
+from coulda.search import PolicySearch, ReturnWeightedRegression
+from coulda.stages import Stages, read_result, work_folder, write_result
 from coulda.storage import replace_file, replace_json
 from coulda.trainer import TrainerConfig, train
 from coulda.trainer.logs import LOG, read_log
-from coulda.training import Impala, episodes_of
 
 METHODS = {"CF-GPS": None, "GPS-like": 1, "MB-PS": 0}
 """t on which the scenario model is conditioned; all of the episode is None."""
@@ -74,7 +74,7 @@ PLANNERS = tuple(Setting("CF-GPS", expert=expert) for expert in ("solver", "poli
 class SearchPreset:
     """Sizes of the whole experiment."""
 
-    beginnings: Beginnings = field(default_factory=lambda: Beginnings(scenarios=ScenarioRecipe(expert=True)))
+    ingredients: Ingredients = field(default_factory=lambda: Ingredients(scenarios=ScenarioRecipe(expert=True)))
     settings: tuple[Setting, ...] = every_method(*WEIGHTINGS)
     name: str = "search"
     """Of the files that it writes."""
@@ -104,7 +104,7 @@ def reproduce(
 ) -> dict[str, Any]:
     """All stages; JSON and figure, named as the preset, are written after each curve from what is there by then."""
     stages = Stages(folder / "stages", console or Console(stderr=True))
-    pipeline = Pipeline(stages, preset.beginnings, progress)
+    pipeline = Pipeline(stages, preset.ingredients, progress)
     pipeline.check_levels()
     runs: list[dict[str, Any]] = []
     for seed in range(preset.seeds):
@@ -159,7 +159,7 @@ def make_search(
     """The search of one setting."""
     normalization, ratio = WEIGHTINGS[setting.weighting]
     if setting.expert == "solver":
-        expert: Any = solvers(preset.beginnings.size)
+        expert: Any = solvers(preset.ingredients.size)
     else:
         expert = MCTS(environment, num_simulations=32) if setting.expert == "mcts" else pipeline.policy()[1]
     return PolicySearch(
@@ -168,7 +168,7 @@ def make_search(
         source,
         adam(preset.learning_rate),
         ExpertSchedule(expert, preset.beta, preset.time_constant),
-        Regression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),  # pyright: ignore[reportArgumentType]
+        ReturnWeightedRegression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),  # pyright: ignore[reportArgumentType]
         preset.num_episodes,
     )
 
@@ -182,7 +182,7 @@ def impala(environment: Sokoban, preset: SearchPreset, seed: int) -> Impala:
 def first_policy(preset: SearchPreset, seed: int) -> ConvLSTMPolicy:
     """π^0."""
     options = {name: getattr(preset, name) for name in ("focus", "layers", "channels")}
-    return sokoban_policy(jax.random.key(seed), preset.beginnings.size, **options)
+    return sokoban_policy(jax.random.key(seed), preset.ingredients.size, **options)
 
 
 def learn(training: Any, truth: Sokoban, preset: SearchPreset, seed: int, folder: Path, progress: bool) -> None:

@@ -5,34 +5,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coulda.errors import CouldaError
 from coulda.experiments import mismatch, models, policy_evaluation, policy_search
-from coulda.experiments.impala import RECIPES, ImpalaRecipe
 from coulda.experiments.mismatch import MismatchPreset
 from coulda.experiments.models import ModelsPreset
-from coulda.experiments.pipeline import Beginnings
+from coulda.experiments.pipeline import Ingredients
 from coulda.experiments.policy_evaluation import EvaluationPreset
 from coulda.experiments.policy_search import PLANNERS, SearchPreset, Setting, every_method
-from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
+from coulda.recipes.impala import RECIPES, ImpalaRecipe
+from coulda.recipes.networks import PolicyRecipe, ScenarioRecipe
 
 _POLICY = PolicyRecipe(batch=32, learning_rate=8e-3, levels=60_000)
 _SMALL_POLICY = PolicyRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
 _SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, batch=4, levels=64)
 
-BEGINNINGS = {
-    "smoke": Beginnings("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
-    "quick": Beginnings(
+INGREDIENTS = {
+    "smoke": Ingredients("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
+    "quick": Ingredients(
         "7x7",
         replace(_POLICY, updates=700),
         ScenarioRecipe(updates=1000, levels=60_000),
         evaluation_levels=0,
     ),
-    "desktop": Beginnings(
+    "desktop": Ingredients(
         "8x8",
         ImpalaRecipe(preset="8x8", updates=3000, levels=60_000),
         ScenarioRecipe(updates=4000, levels=60_000),
         logged=25_000,
     ),
-    "paper": Beginnings(
+    "paper": Ingredients(
         "10x10",
         RECIPES["10x10"],
         ScenarioRecipe(8, 32, updates=1_000_000, batch=4, learning_rate=3e-4, levels=1_000_000),
@@ -65,23 +66,23 @@ class Reproduction:
     preset: Any
 
 
-def beginnings(preset: str, world: str | None, seed: int) -> Beginnings:
+def ingredients(preset: str, world: str | None, seed: int) -> Ingredients:
     """Of a preset, in its own world or another."""
-    found = replace(BEGINNINGS[preset], seed=seed)
+    found = replace(INGREDIENTS[preset], seed=seed)
     if world is None or world == found.world:
         return found
     if world not in WORLDS or preset != "desktop":
-        raise ValueError(f"--world {world} goes with --preset desktop and one of {', '.join(WORLDS)}.")
+        raise CouldaError(f"--world {world} goes with --preset desktop and one of {', '.join(WORLDS)}.")
     return replace(found, world=world, **WORLDS[world])
 
 
-def networks(begin: Beginnings, preset: str) -> Reproduction:
+def networks(begin: Ingredients, preset: str) -> Reproduction:
     """How good the policy and the scenario model are."""
     made = ModelsPreset(begin, episodes=64 if preset == "smoke" else 2000)
     return Reproduction(lambda folder, progress: models.reproduce(folder, made, progress), made)
 
 
-def evaluation(begin: Beginnings, preset: str) -> Reproduction:
+def evaluation(begin: Ingredients, preset: str) -> Reproduction:
     """Figure 3, left."""
     parts = policy_evaluation.FEWER_PARTS if preset == "quick" else policy_evaluation.PARTS_OF_T
     seeds = 1
@@ -93,7 +94,7 @@ def evaluation(begin: Beginnings, preset: str) -> Reproduction:
     return Reproduction(lambda folder, progress: policy_evaluation.reproduce(folder, made, progress), made)
 
 
-def search(begin: Beginnings, preset: str) -> Reproduction:
+def search(begin: Ingredients, preset: str) -> Reproduction:
     """Figure 3, right."""
     begin = replace(begin, scenarios=_scenarios_of_search(begin, preset))
     slowly = {"settings": every_method("batch, no ratio"), "time_constant": 2e4}
@@ -132,7 +133,7 @@ def search(begin: Beginnings, preset: str) -> Reproduction:
     return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
 
 
-def _scenarios_of_search(begin: Beginnings, preset: str) -> ScenarioRecipe:
+def _scenarios_of_search(begin: Ingredients, preset: str) -> ScenarioRecipe:
     """For the episodes of all policies on the way, and not for the last percents of those of the uniform one."""
     if preset == "desktop" and begin.world == "10x10":
         # The solver takes longer there than the network: the model of the evaluation has to do.
@@ -141,20 +142,20 @@ def _scenarios_of_search(begin: Beginnings, preset: str) -> ScenarioRecipe:
     return replace(begin.scenarios, expert=True, updates=updates)
 
 
-def planners(begin: Beginnings, preset: str) -> Reproduction:
+def planners(begin: Ingredients, preset: str) -> Reproduction:
     """CF-GPS with three experts on one budget."""
     found = search(begin, preset).preset
     made = replace(found, settings=PLANNERS, name="planners")
     return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
 
 
-def latent_mismatch(begin: Beginnings, preset: str) -> Reproduction:
+def latent_mismatch(begin: Ingredients, preset: str) -> Reproduction:
     """Figure 4."""
     made = MismatchPreset(begin, episodes=64 if preset == "smoke" else 2000)
     return Reproduction(lambda folder, progress: mismatch.reproduce(folder, made, progress), made)
 
 
-FIGURES: dict[str, Callable[[Beginnings, str], Reproduction]] = {
+FIGURES: dict[str, Callable[[Ingredients, str], Reproduction]] = {
     "models": networks,
     "evaluation": evaluation,
     "search": search,

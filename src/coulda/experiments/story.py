@@ -19,16 +19,16 @@ from coulda.evaluation import Comparison
 from coulda.evaluation.estimate import Estimate
 from coulda.evaluation.history import weigh
 from coulda.evaluation.importance import importance_sampling
-from coulda.evaluation.scenarios import evaluate_sources, on_policy
+from coulda.evaluation.on_scenarios import evaluate_sources, on_policy
 from coulda.experiments import policy_search
-from coulda.experiments.pipeline import Beginnings, Pipeline
+from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.experiments.policy_evaluation import FEWER_PARTS, Malformed, draw_errors, noisy
 from coulda.experiments.policy_search import SearchPreset, Setting
-from coulda.experiments.sokoban_models import PolicyRecipe, ScenarioRecipe
-from coulda.experiments.stages import Stages
 from coulda.hindsight.learned import Learned
 from coulda.pomdp import Policy
+from coulda.recipes.networks import PolicyRecipe, ScenarioRecipe
 from coulda.report import Figure, Report, explore, provenance, save_report, summarize, tabulate, write_report
+from coulda.stages import Stages
 
 SOLVED = 11.0
 """The return of a solved level with one box: +1 for the box, +10 for the level."""
@@ -38,8 +38,8 @@ SOLVED = 11.0
 class StoryPreset:
     """Sizes of everything."""
 
-    beginnings: Beginnings = field(
-        default_factory=lambda: Beginnings(
+    ingredients: Ingredients = field(
+        default_factory=lambda: Ingredients(
             "7x7",
             PolicyRecipe(updates=800, levels=30_000),
             ScenarioRecipe(updates=500, levels=30_000),
@@ -59,24 +59,24 @@ class StoryPreset:
     @property
     def steps(self) -> tuple[int, ...]:
         """Values of t."""
-        return tuple(round(part * self.beginnings.size.horizon) for part in self.parts_of_t)
+        return tuple(round(part * self.ingredients.size.horizon) for part in self.parts_of_t)
 
     @property
     def search(self) -> SearchPreset:
         """CF-GPS against MB-PS, one seed each."""
         return SearchPreset(
-            self.beginnings,
+            self.ingredients,
             settings=(Setting("CF-GPS"), Setting("MB-PS")),
             seeds=1,
             updates=self.search_updates,
             evaluate_every=max(self.search_updates // 4, 1),
-            evaluation_levels=min(500, self.beginnings.truth),
+            evaluation_levels=min(500, self.ingredients.truth),
         )
 
 
 def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = True) -> Path:
     """Run all of it, finished stages being reused; returns the path of the page."""
-    pipeline = Pipeline(Stages(folder / "stages", console), preset.beginnings, progress)
+    pipeline = Pipeline(Stages(folder / "stages", console), preset.ingredients, progress)
     console.rule("1  levels, and a log of a random policy")
     pipeline.check_levels()
     log = pipeline.log()[1]
@@ -103,7 +103,7 @@ def evaluate(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: Stored
     """Importance sampling, MB-PE and CF-PE(t) beside the truth."""
     model, truth = pipeline.environment("scenarios"), pipeline.environment("truth")
     sources = [Learned(model, network).given(t) for t in preset.steps]
-    key, check = pipeline.key("scenarios"), Malformed(preset.beginnings.size.boxes)
+    key, check = pipeline.key("scenarios"), Malformed(preset.ingredients.size.boxes)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for name, policy in policies.items():
         weighted = weigh(policy, log)
@@ -116,7 +116,7 @@ def evaluate(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: Stored
         for name, estimate in found.items():
             estimates[name][estimate.method] = estimate
     for name, policy in policies.items():
-        found = on_policy(pipeline.key("truth"), truth, policy, preset.beginnings.truth)
+        found = on_policy(pipeline.key("truth"), truth, policy, preset.ingredients.truth)
         estimates[name][found.method] = found
     known = {name: float(row["on-policy"].value or 0.0) for name, row in estimates.items()}
     returns = np.concatenate([batch.episode_returns for batch in log.batches()])
@@ -155,7 +155,7 @@ def make_report(
         table,
         explorer,
         (errors, curves),
-        provenance({"seed": preset.beginnings.seed}, msgspec.to_builtins(preset)),
+        provenance({"seed": preset.ingredients.seed}, msgspec.to_builtins(preset)),
     )
 
 
@@ -177,7 +177,7 @@ def _table(comparison: Comparison) -> ScreenTable:
 _MARKS = {"trust": "[green]trust[/]", "caution": "[yellow]caution[/]", "do not trust": "[red]do not trust[/]"}
 
 SMOKE = StoryPreset(
-    Beginnings(
+    Ingredients(
         "7x7",
         PolicyRecipe(channels=4, units=8, updates=2, batch=4, levels=32),
         ScenarioRecipe(1, 4, 2, updates=2, batch=4, levels=32, expert=True),

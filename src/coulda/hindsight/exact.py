@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
+from coulda.errors import CouldaError
 from coulda.hindsight.gaussian import gaussian_noise
 from coulda.hindsight.source import (
     ALL_STEPS,
@@ -24,6 +25,7 @@ from coulda.hindsight.source import (
     where_known,
 )
 from coulda.pomdp import Actor, Episode, FinitePOMDP, LinearGaussianPOMDP, Planner, Scenario
+from coulda.pomdp.walk import walk
 
 
 class Exact(ScenarioSource):
@@ -46,12 +48,12 @@ class Exact(ScenarioSource):
 
     def __init__(self, model: FinitePOMDP | LinearGaussianPOMDP, behavior: Actor | None = None):
         if not isinstance(model, FinitePOMDP | LinearGaussianPOMDP):
-            raise TypeError(
+            raise CouldaError(
                 f"no exact posterior is known for {type(model).__name__}; it is for subclasses of FinitePOMDP and "
                 "LinearGaussianPOMDP."
             )
         if isinstance(behavior, Planner) and isinstance(model, LinearGaussianPOMDP) and model.C is not None:
-            raise TypeError("a planner's actions tell of a hidden Gaussian state; only policies are exact there.")
+            raise CouldaError("a planner's actions tell of a hidden Gaussian state; only policies are exact there.")
         self.model, self.behavior, self.steps = model, behavior, jnp.int32(ALL_STEPS)
 
     def infer(self, key: Array, episode: Episode) -> Scenario:
@@ -70,7 +72,7 @@ class Exact(ScenarioSource):
     def log_evidence(self, episode: Episode) -> Array:
         """Log p(h_t) of observations and rewards under a finite model; -inf for what it holds to be impossible."""
         if not isinstance(self.model, FinitePOMDP):
-            raise TypeError(f"log_evidence is for finite models; this is a {type(self.model).__name__}.")
+            raise CouldaError(f"log_evidence is for finite models; this is a {type(self.model).__name__}.")
         length = history_length(episode, self.steps)
         _, log_filter = filter_states(self.model, self.behavior, episode, length)
         return jnp.where(length == 0, 0.0, logsumexp(log_filter[jnp.maximum(length - 1, 0)]))
@@ -153,18 +155,15 @@ def _edge_log_probs(model: FinitePOMDP, states: Any, episode: Episode, i: Array)
 def _planner_log_probs(planner: Planner, states: Any, episode: Episode) -> Array:
     """Log λ(a_t | s_t, h_t) for each state that s_t may be, `[T, K]`."""
 
-    def ask(carry: Any, state: Any, observation: Any, action: Any) -> tuple[Any, Array]:
-        carry, distribution = planner(carry, state, observation)
-        return carry, distribution.log_prob(action)
+    def ask(carry: Any, observation: Any, action: Any, candidates: Any) -> tuple[Any, Array]:
+        def one(state: Any) -> tuple[Any, Array]:
+            after, distribution = planner(carry, state, observation)
+            return after, distribution.log_prob(action)
 
-    def step(carry: Any, inputs: tuple[Any, ...]) -> tuple[Any, Array]:
-        candidates, observation, action, reward = inputs
-        carries, log_probs = jax.vmap(lambda s: ask(carry, s, observation, action))(candidates)
-        return planner.remember(_at(carries, 0), action, reward), log_probs
+        carries, log_probs = jax.vmap(one)(candidates)
+        return _at(carries, 0), log_probs
 
-    before = jax.tree.map(lambda leaf: leaf[:-1], (states, episode.observation))
-    inputs = (*before, episode.action, episode.reward)
-    return jax.lax.scan(step, planner.initial_carry(), inputs)[1]
+    return walk(planner, episode, ask, jax.tree.map(lambda leaf: leaf[:-1], states))
 
 
 def _only_history(inferred: Scenario, noise: Scenario, length: Array) -> Scenario:

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.source import ALL_STEPS, ScenarioSource, fresh, history_length, other_key
 from coulda.pomdp import POMDP, Episode, Scenario
+from coulda.trainer import descend, first_state
 
 
 class Learned(ScenarioSource):
@@ -52,7 +54,7 @@ class LearnedOnline(Learned):
 
     def __init__(self, model: POMDP, network: ConvDRAW, optimizer: optax.GradientTransformation):
         super().__init__(model, network)
-        self.optimizer, self.optimizer_state = optimizer, optimizer.init(eqx.filter(network, eqx.is_inexact_array))
+        self.optimizer, self.optimizer_state = optimizer, first_state(optimizer, network)
 
     @staticmethod
     def learn(key: Array, source: "LearnedOnline", u: Scenario, episodes: Episode) -> "LearnedOnline":
@@ -64,9 +66,7 @@ class LearnedOnline(Learned):
         noise = jax.vmap(source.network.noise(*shape).sample)(jax.random.split(key_noise, count))
         loss = lambda network: negative_elbo(network, u.initial, episodes, lengths, noise)[0]
         gradient: Any = eqx.filter_grad(loss)(source.network)
-        with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
-            updates, state = source.optimizer.update(gradient, source.optimizer_state)
-        network = eqx.apply_updates(source.network, updates)
+        network, state = descend(source.optimizer, gradient, source.optimizer_state, source.network)
         return eqx.tree_at(lambda s: (s.network, s.optimizer_state), source, (network, state))
 
 
@@ -94,7 +94,7 @@ class LearnedSeparately(ScenarioSource):
     def given(self, steps: int | Array) -> Learned:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The source of the network for this t."""
         if not isinstance(steps, int) or steps not in self.networks:
-            raise ValueError(f"there are networks for t = {sorted(self.networks)}, and none for {steps}; train one.")
+            raise CouldaError(f"there are networks for t = {sorted(self.networks)}, and none for {steps}; train one.")
         return Learned(self.model, self.networks[steps]).given(steps)
 
 

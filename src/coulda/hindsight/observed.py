@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.hindsight.source import ALL_STEPS, ScenarioSource, action_noise, fresh, history_length, where_known
 from coulda.pomdp import Episode, Policy, Scenario
 from coulda.pomdp.observed import ObservedPOMDP
@@ -28,7 +29,7 @@ class ObservedStates(ScenarioSource):
 
     def __init__(self, model: ObservedPOMDP, behavior: Policy | None = None):
         if not isinstance(model, ObservedPOMDP):
-            raise TypeError(f"ObservedStates needs a model whose state is seen; {type(model).__name__} is none.")
+            raise CouldaError(f"ObservedStates needs a model whose state is seen; {type(model).__name__} is none.")
         self.model, self.behavior, self.steps = model, behavior, jnp.int32(ALL_STEPS)
 
     def infer(self, key: Array, episode: Episode) -> Scenario:

@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.actors import choose
+from coulda.pomdp.walk import walk
 
 ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""
@@ -53,7 +55,7 @@ class ScenarioSource(eqx.Module):
     def given(self, steps: int | Array) -> Self:
         """This source, conditioned on h_t with t = `steps`."""
         if isinstance(steps, int) and steps < 0:
-            raise ValueError(f"a source is conditioned on 0 or more steps; got {steps}.")
+            raise CouldaError(f"a source is conditioned on 0 or more steps; got {steps}.")
         return eqx.tree_at(lambda source: source.steps, self, jnp.asarray(steps, jnp.int32))
 
 
@@ -73,7 +75,7 @@ class Prior(ScenarioSource):
     def given(self, steps: int | Array) -> Self:
         """The prior is conditioned on nothing, so only `steps=0` makes sense."""
         if not isinstance(steps, int) or steps != 0:
-            raise ValueError(f"Prior is conditioned on nothing; steps={steps} needs a source that infers.")
+            raise CouldaError(f"Prior is conditioned on nothing; steps={steps} needs a source that infers.")
         return self
 
 
@@ -104,12 +106,8 @@ def where_known(known: Array, inferred: Any, otherwise: Any) -> Any:
 def action_noise(model: POMDP, actor: Actor, states: Any, episode: Episode, noise: Any) -> Any:
     """The posterior of U_a `[T, ...]`, given the history and, for a planner, the states `[T + 1, ...]`."""
 
-    def step(carry: Any, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-        state, observation, action, reward, u = inputs
+    def ask(carry: Any, observation: Any, action: Any, state: Any, u: Any) -> tuple[Any, Any]:
         carry, distribution = choose(actor, carry, state, observation)
-        inferred = model.action_mechanism.posterior(distribution, action, u)
-        return actor.remember(carry, action, reward), inferred
+        return carry, model.action_mechanism.posterior(distribution, action, u)
 
-    before = jax.tree.map(lambda leaf: leaf[:-1], (states, episode.observation))
-    inputs = (*before, episode.action, episode.reward, noise)
-    return jax.lax.scan(step, actor.initial_carry(), inputs)[1]
+    return walk(actor, episode, ask, jax.tree.map(lambda leaf: leaf[:-1], states), noise)

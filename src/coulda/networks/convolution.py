@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from coulda.errors import CouldaError
 from coulda.networks import winograd
 
 _NHWC = ("NHWC", "HWIO", "NHWC")
@@ -38,9 +39,9 @@ def convolve(x: Array, kernel: Array) -> Array:
            [4., 6., 4.]], dtype=float32)
     """
     if kernel.ndim != 4 or kernel.shape[0] != kernel.shape[1] or kernel.shape[0] % 2 == 0:
-        raise ValueError(f"a kernel is [K, K, inputs, outputs] with K odd; got shape {kernel.shape}")
+        raise CouldaError(f"a kernel is [K, K, inputs, outputs] with K odd; got shape {kernel.shape}")
     if x.ndim < 3 or x.shape[-1] != kernel.shape[2]:
-        raise ValueError(f"a kernel of shape {kernel.shape} needs x [..., H, W, {kernel.shape[2]}]; got {x.shape}")
+        raise CouldaError(f"a kernel of shape {kernel.shape} needs x [..., H, W, {kernel.shape[2]}]; got {x.shape}")
     return _convolve(x, kernel)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from coulda.errors import CouldaError
 from coulda.noise import Categorical
 from coulda.pomdp import FinitePOMDP, Planner
 
@@ -23,7 +24,7 @@ class TabularPlanner(Planner):
         with np.errstate(divide="ignore"):
             self.logits = jnp.asarray(np.log(np.asarray(probabilities, float)), jnp.float32)
         if self.logits.ndim not in (2, 3):
-            raise ValueError(f"a planner's table is [S, A] or [T, S, A]; got shape {self.logits.shape}.")
+            raise CouldaError(f"a planner's table is [S, A] or [T, S, A]; got shape {self.logits.shape}.")
 
     def initial_carry(self) -> Array:
         """The step."""
@@ -99,4 +100,4 @@ def _greedy(q: np.ndarray) -> np.ndarray:
 
 def _check_discount(discount: float) -> None:
     if not 0 < discount < 1:
-        raise ValueError(f"discount must be between 0 and 1; got {discount}. For no discount, use finite_horizon.")
+        raise CouldaError(f"discount must be between 0 and 1; got {discount}. For no discount, use finite_horizon.")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.noise import Normal
 from coulda.pomdp import Planner
 
@@ -80,7 +81,7 @@ def _fixed_point(backward: Any, cost: Array, iterations: int = 10_000) -> tuple[
     start = jnp.int32(0), cost, backward(cost, None)[0]
     taken, _, cost = jax.lax.while_loop(unsettled, step, start)
     if int(taken) == iterations or not bool(jnp.isfinite(cost).all()):
-        raise ValueError(
+        raise CouldaError(
             f"the Riccati recursion has not settled in {int(taken)} steps. Is (A, B) controllable where A is unstable?"
         )
     _, (gain, cost) = backward(cost, None)

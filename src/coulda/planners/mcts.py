@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.extras import require
 from coulda.noise import Categorical
 from coulda.pomdp import POMDP, Planner
@@ -49,7 +50,7 @@ class MCTS(Planner):
     def __check_init__(self):
         require("mctx", extra="mcts")
         if not hasattr(self.model.action_space, "n"):
-            raise TypeError(f"MCTS needs discrete actions; the model's are {self.model.action_space}.")
+            raise CouldaError(f"MCTS needs discrete actions; the model's are {self.model.action_space}.")
 
     def initial_carry(self) -> Array:
         """The step."""

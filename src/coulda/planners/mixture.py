@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.noise import Categorical
 from coulda.planners.problem import Experts, PlanningProblem
 from coulda.pomdp import Actor, Planner, Policy, Scenario
@@ -34,7 +35,7 @@ class ExpertMixture(Planner):
         policy_carry, habit = self.policy(carry[1], observation)
         if not isinstance(advice, Categorical) or not isinstance(habit, Categorical):
             found = f"a {type(advice).__name__} and a {type(habit).__name__}"
-            raise TypeError(f"only discrete actions can be mixed; expert and policy gave {found}.")
+            raise CouldaError(f"only discrete actions can be mixed; expert and policy gave {found}.")
         answered = jnp.isfinite(advice.logits).any()
         beta = jnp.where(answered, self.beta, 0.0)
         log_expert = jax.nn.log_softmax(jnp.where(answered, advice.logits, 0.0))
@@ -63,9 +64,9 @@ class ExpertSchedule(eqx.Module):
 
     def __init__(self, expert: Actor | Experts, beta: float | Array = 1.0, time_constant: float | Array = 1e5):
         if not 0 <= beta <= 1:
-            raise ValueError(f"beta is a probability, between 0 and 1; got {beta}.")
+            raise CouldaError(f"beta is a probability, between 0 and 1; got {beta}.")
         if not time_constant > 0:
-            raise ValueError(f"time_constant is a number of episodes, more than 0; got {time_constant}.")
+            raise CouldaError(f"time_constant is a number of episodes, more than 0; got {time_constant}.")
         self.expert = expert
         self.beta, self.time_constant = jnp.asarray(beta, float), jnp.asarray(time_constant, float)
 

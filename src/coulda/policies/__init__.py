@@ -1,14 +1,14 @@
 """Policies π(a | h): they see observations, actions and rewards, never the state."""
 
-from coulda.policies.basic import Mixture, Noisy, Tabular, Uniform
-from coulda.policies.trainable import Feedforward, LinearGaussian, Recurrent
+from coulda.policies.basic import Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
+from coulda.policies.trainable import FeedforwardPolicy, LinearGaussianPolicy, RecurrentPolicy
 
 __all__ = [
-    "Feedforward",
-    "LinearGaussian",
+    "FeedforwardPolicy",
+    "LinearGaussianPolicy",
     "Mixture",
-    "Noisy",
-    "Recurrent",
-    "Tabular",
-    "Uniform",
+    "NoisyPolicy",
+    "RecurrentPolicy",
+    "TabularPolicy",
+    "UniformPolicy",
 ]

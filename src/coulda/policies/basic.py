@@ -9,11 +9,12 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from coulda.errors import CouldaError
 from coulda.noise import Categorical
 from coulda.pomdp import Policy
 
 
-class Uniform(Policy):
+class UniformPolicy(Policy):
     """Each of `num_actions` actions with the same probability, whatever is seen."""
 
     num_actions: int = eqx.field(static=True)
@@ -23,10 +24,10 @@ class Uniform(Policy):
         return carry, Categorical(logits=jnp.zeros(self.num_actions))
 
 
-class Tabular(Policy):
+class TabularPolicy(Policy):
     """π(a | o) from a table `[O, A]`, for numbered observations and no memory.
 
-    >>> _, distribution = Tabular([[0.0, 1.0], [0.5, 0.5]])((), jnp.int32(0))
+    >>> _, distribution = TabularPolicy([[0.0, 1.0], [0.5, 0.5]])((), jnp.int32(0))
     >>> distribution.probabilities.tolist()
     [0.0, 1.0]
     """
@@ -36,7 +37,7 @@ class Tabular(Policy):
     def __init__(self, probabilities: ArrayLike):
         table = np.asarray(probabilities, float)
         if table.ndim != 2 or (table < 0).any() or (np.abs(table.sum(-1) - 1) > 1e-4).any():
-            raise ValueError(
+            raise CouldaError(
                 f"a tabular policy needs [observations, actions], rows ≥ 0 that sum to 1; got shape {table.shape} "
                 f"with row sums {np.round(table.sum(-1), 6).tolist()}."
             )
@@ -48,7 +49,7 @@ class Tabular(Policy):
         return carry, Categorical(logits=self.logits[observation])
 
 
-class Noisy(Policy):
+class NoisyPolicy(Policy):
     """(1 - ε) π + ε / A: another policy with extra stochasticity in its choice (section 3.2)."""
 
     policy: Policy
@@ -56,7 +57,7 @@ class Noisy(Policy):
 
     def __init__(self, policy: Policy, epsilon: float):
         if not 0 <= epsilon <= 1:
-            raise ValueError(f"epsilon is a probability, between 0 and 1; got {epsilon}.")
+            raise CouldaError(f"epsilon is a probability, between 0 and 1; got {epsilon}.")
         self.policy, self.epsilon = policy, jnp.asarray(epsilon, jnp.float32)
 
     def initial_carry(self) -> Any:
@@ -84,7 +85,7 @@ class Mixture(Policy):
     def __init__(self, policies: tuple[Policy, ...], weights: ArrayLike):
         weights = np.asarray(weights, float)
         if weights.shape != (len(policies),) or (weights < 0).any() or abs(weights.sum() - 1) > 1e-4:
-            raise ValueError(
+            raise CouldaError(
                 f"weights must be ≥ 0, sum to 1 and be one a policy; got {weights.tolist()} "
                 f"for {len(policies)} policies."
             )
@@ -110,5 +111,5 @@ class Mixture(Policy):
 
 def _log_probs(distribution: Any) -> Array:
     if not isinstance(distribution, Categorical):
-        raise TypeError(f"only discrete actions can be mixed; the policy gave a {type(distribution).__name__}.")
+        raise CouldaError(f"only discrete actions can be mixed; the policy gave a {type(distribution).__name__}.")
     return jax.nn.log_softmax(distribution.logits)

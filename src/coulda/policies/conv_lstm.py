@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import msgspec
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.networks import ConvLSTM, Dense
 from coulda.networks.conv_lstm import Carry
 from coulda.noise import Categorical
@@ -56,7 +57,7 @@ class ConvLSTMPolicy(ActorCritic):
         """`options` are those of `PolicyArchitecture`."""
         self.architecture = a = PolicyArchitecture(height, width, **options)
         if min(a.height, a.width) < 3:
-            raise ValueError(f"a grid of {a.height}×{a.width} has no interior; the least is 3×3.")
+            raise CouldaError(f"a grid of {a.height}×{a.width} has no interior; the least is 3×3.")
         key_memory, key_hidden, key_heads = jax.random.split(key, 3)
         self.memory = ConvLSTM(
             key_memory, a.num_tiles, layers=a.layers, channels=a.channels, kernel=a.kernel, ticks=a.ticks

@@ -1,4 +1,4 @@
-"""Small policies whose parameters are trained by gradients; a `Tabular` policy's logits are another.
+"""Small policies whose parameters are trained by gradients; a `TabularPolicy` policy's logits are another.
 
 Every float array of a policy is a parameter to `PolicySearch`.
 """
@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import Policy
 
 
-class LinearGaussian(Policy):
+class LinearGaussianPolicy(Policy):
     """a ~ N(W o + b, diag(exp(log_scale))²), for observations `[m]` and actions `[k]`."""
 
     weight: Array
@@ -28,7 +29,7 @@ class LinearGaussian(Policy):
     """`[k]`."""
 
     @classmethod
-    def zero(cls, observations: int, actions: int, scale: float = 1.0) -> "LinearGaussian":
+    def zero(cls, observations: int, actions: int, scale: float = 1.0) -> "LinearGaussianPolicy":
         """Noise of standard deviation `scale`, whatever is seen."""
         return cls(jnp.zeros((actions, observations)), jnp.zeros(actions), jnp.full(actions, np.log(scale), float))
 
@@ -37,7 +38,7 @@ class LinearGaussian(Policy):
         return carry, Normal(self.weight @ observation + self.bias, jnp.exp(self.log_scale))
 
 
-class Feedforward(Policy):
+class FeedforwardPolicy(Policy):
     """A multilayer perceptron of the last observation, without memory.
 
     Discrete observations are one-hot, others flattened. Discrete actions get logits; others are Gaussian, with a
@@ -67,7 +68,7 @@ class Feedforward(Policy):
         return carry, _distribution(self.network(_encode(self.space, observation)), self.log_scale)
 
 
-class Recurrent(ActorCritic):
+class RecurrentPolicy(ActorCritic):
     """A gated recurrent unit over observations, actions and rewards, and linear answers.
 
     For discrete actions; its memory is what a partially observed world needs.
@@ -127,7 +128,7 @@ def _outputs(space: gymnasium.Space, scale: float) -> tuple[int, Array | None]:
         return int(space.n), None
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
         return space.shape[0], jnp.full(space.shape, np.log(scale), float)
-    raise TypeError(f"actions in {space} are neither discrete nor vectors; write a policy of your own.")
+    raise CouldaError(f"actions in {space} are neither discrete nor vectors; write a policy of your own.")
 
 
 def _distribution(output: Array, log_scale: Array | None) -> NoiseDistribution:

@@ -6,7 +6,7 @@ Model files to imitate, in the order in which they import each other: `scenario`
 `unrolled` (`as_scm`), `batching`.
 """
 
-from coulda.pomdp.actions import ActionMechanism, GumbelMaxAction, InverseCDFAction, LocationScaleAction
+from coulda.pomdp.actions import ActionMechanism, GumbelMaxChoice, InverseCDFChoice, LocationScaleAction
 from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
 from coulda.pomdp.episode import Episode, Trajectory
@@ -25,8 +25,8 @@ __all__ = [
     "AdditiveNoisePOMDP",
     "Episode",
     "FinitePOMDP",
-    "GumbelMaxAction",
-    "InverseCDFAction",
+    "GumbelMaxChoice",
+    "InverseCDFChoice",
     "LazyNoise",
     "LinearGaussianPOMDP",
     "LocationScaleAction",

@@ -32,7 +32,7 @@ class ActionMechanism(Protocol):
         ...
 
 
-class GumbelMaxAction(eqx.Module):
+class GumbelMaxChoice(eqx.Module):
     """argmax_a log π(a | h) + u_a, for discrete actions."""
 
     num_actions: int = eqx.field(static=True)
@@ -52,7 +52,7 @@ class GumbelMaxAction(eqx.Module):
         return gumbel_given_argmax(jax.nn.log_softmax(distribution.logits), action, fresh)
 
 
-class InverseCDFAction(eqx.Module):
+class InverseCDFChoice(eqx.Module):
     """The action in whose interval of the CDF u falls, for discrete actions in their order."""
 
     family: ClassVar[type] = Categorical

@@ -6,23 +6,24 @@ from typing import Any, Literal
 import gymnasium
 from jax import Array
 
-from coulda.pomdp.actions import GumbelMaxAction, InverseCDFAction
+from coulda.errors import CouldaError
+from coulda.pomdp.actions import GumbelMaxChoice, InverseCDFChoice
 from coulda.pomdp.model import POMDP
 
 Reparameterization = Literal["gumbel_max", "inverse_cdf"]
 
 
-def choice(reparameterization: str, size: int) -> GumbelMaxAction | InverseCDFAction:
+def choice(reparameterization: str, size: int) -> GumbelMaxChoice | InverseCDFChoice:
     """The named reparameterization of a choice among `size` categories, be they actions, states or observations.
 
     >>> type(choice("gumbel_max", 3).noise).__name__, type(choice("inverse_cdf", 3).noise).__name__
     ('Gumbel', 'Uniform')
     """
     if reparameterization == "gumbel_max":
-        return GumbelMaxAction(size)
+        return GumbelMaxChoice(size)
     if reparameterization == "inverse_cdf":
-        return InverseCDFAction()
-    raise ValueError(
+        return InverseCDFChoice()
+    raise CouldaError(
         f"reparameterization is {reparameterization!r}; name one of 'gumbel_max', 'inverse_cdf'. They agree on "
         "every distribution and differ on counterfactuals, so there is no default."
     )

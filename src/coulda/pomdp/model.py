@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.noise import Iid, Independent, NoiseDistribution, Point
 from coulda.pomdp.actions import ActionMechanism
 from coulda.pomdp.scenario import Scenario
@@ -84,9 +85,7 @@ class POMDP(eqx.Module):
         """Log p(o | s), with U_o integrated out. By default observation is exact: 0 where equal, else -inf."""
         expected = self.observe(state, self.observation_noise.sample(jax.random.key(0)))
         if not isinstance(self.observation_noise, Point):
-            raise NotImplementedError(
-                f"{type(self).__name__} has observation noise but no observation_log_prob. Define it."
-            )
+            raise CouldaError(f"{type(self).__name__} has observation noise but no observation_log_prob. Define it.")
         same = jax.tree.map(lambda a, b: jnp.all(a == b), expected, observation)
         return jnp.where(jnp.stack(jax.tree.leaves(same)).all(), 0.0, -jnp.inf)
 

@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array
 
 from coulda.episodes import EpisodeLog
+from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import run_actions
-from coulda.evaluation.scenarios import informed
+from coulda.evaluation.on_scenarios import informed
 from coulda.hindsight import ScenarioSource
 from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
 from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
@@ -66,9 +67,9 @@ def explore(
         threshold: the return from which an episode is won; by default the mean return of these episodes.
     """
     if not 1 <= num_samples < len(DIGITS):
-        raise ValueError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios an episode")
+        raise CouldaError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios an episode")
     if not policies or not len(episodes):
-        raise ValueError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
+        raise CouldaError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
     view = view_of(model) if view is None else view
     repeated = episodes.schema.last_observation == "repeated"
     keys = jax.vmap(lambda k: jax.random.split(k, num_samples))(jax.random.split(key, len(episodes)))

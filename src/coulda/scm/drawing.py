@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coulda.errors import CouldaError
 from coulda.extras import require
 from coulda.noise import NoiseDistribution, Point
 from coulda.scm.graph import Graph, topological_order
@@ -101,7 +102,7 @@ def draw(
 ) -> Drawing:
     """Lay the graph out: causes above effects, noise beside its mechanism."""
     if unknown := [name for name in [*observed, *(positions or {})] if name not in graph]:
-        raise ValueError(f"draw: unknown node {unknown}; the nodes are {list(graph)}.")
+        raise CouldaError(f"draw: unknown node {unknown}; the nodes are {list(graph)}.")
     placed = {**_layered(graph), **(positions or {})}
     # A root without an intervention *is* its noise (U_c and U_s1 in Figure 1).
     exogenous = frozenset(n for n, pa in graph.items() if not pa and n not in intervened)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from coulda.errors import CouldaError
+
 Graph = Mapping[str, tuple[str, ...]]
 
 
@@ -12,7 +14,7 @@ def topological_order(graph: Graph) -> tuple[str, ...]:
     ('X', 'Y')
     >>> topological_order({"X": ("Y",), "Y": ("X",)})
     Traceback (most recent call last):
-    ValueError: X → Y → X
+    coulda.errors.CouldaError: X → Y → X
     """
     order: list[str] = []
     placed: set[str] = set()
@@ -20,7 +22,7 @@ def topological_order(graph: Graph) -> tuple[str, ...]:
     while waiting:
         ready = [node for node in waiting if placed.issuperset(graph[node])]
         if not ready:
-            raise ValueError(" → ".join(_cycle({node: graph[node] for node in waiting})))
+            raise CouldaError(" → ".join(_cycle({node: graph[node] for node in waiting})))
         order += ready
         placed.update(ready)
         waiting = [node for node in waiting if node not in placed]

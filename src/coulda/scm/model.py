@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.noise import Independent, Noise, NoiseDistribution
 from coulda.scm.drawing import Drawing, draw
 from coulda.scm.graph import Graph, topological_order
@@ -15,7 +16,7 @@ Value = Any
 """The value of a node: a pytree of arrays."""
 
 
-class SCMError(ValueError):
+class SCMError(CouldaError):
     """A structural causal model, or a question to one, that makes no sense as written."""
 
 
@@ -62,7 +63,7 @@ class SCM(eqx.Module):
         _check_names(noise, mechanisms)
         try:
             self.order = topological_order({name: m.parents for name, m in mechanisms.items()})
-        except ValueError as error:
+        except CouldaError as error:
             raise SCMError(f"the mechanisms form a cycle: {error}. Remove one of these edges.") from None
         self.noise, self.mechanisms = dict(noise), dict(mechanisms)
         self.intervened = tuple((intervened or {}).items())

@@ -4,14 +4,14 @@ Model files to imitate, in the order in which they import each other: `objective
 and its special cases `guided` (GPS) and `value_gradient` (SVG).
 """
 
-from coulda.search.objective import Regression, RegressionInfo
+from coulda.search.objective import ReturnWeightedInfo, ReturnWeightedRegression
 from coulda.search.policy_search import PolicySearch, SearchInfo, SearchState
 from coulda.search.value_gradient import ValueGradient, ValueGradientInfo
 
 __all__ = [
     "PolicySearch",
-    "Regression",
-    "RegressionInfo",
+    "ReturnWeightedInfo",
+    "ReturnWeightedRegression",
     "SearchInfo",
     "SearchState",
     "ValueGradient",

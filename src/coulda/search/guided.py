@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
+from coulda.errors import CouldaError
 from coulda.mechanisms import category_at
 from coulda.noise import Independent, Normal, Uniform
 from coulda.planners.problem import PlanningProblem
@@ -40,7 +41,7 @@ class CoefficientPrior(eqx.Module):
     """v, `[d]`: how uncertain the coefficients of (s, a, 1) are, relative to each other."""
 
 
-class LinearSCM(ObservedPOMDP):
+class CoefficientNoisePOMDP(ObservedPOMDP):
     """s_{t+1} = W_t (s_t, a_t, 1), its coefficients W_t being noise, with reward -(sᵀQs + aᵀRa).
 
     U_st is a uniform number that chooses the component of the prior (inverse-CDF), and the matrix Z.
@@ -60,7 +61,7 @@ class LinearSCM(ObservedPOMDP):
         self.initial_mean, self.initial_scale = jnp.asarray(initial_mean, float), jnp.asarray(initial_scale, float)
         n, k = self.Q.shape[0], self.R.shape[0]
         if prior.mean.shape[1:] != (n, n + k + 1):
-            raise ValueError(
+            raise CouldaError(
                 f"with {n} states and {k} controls, means are [C, {n}, {n + k + 1}]; got {prior.mean.shape}."
             )
         self.prior, self.horizon, self.action_mechanism = prior, horizon, LocationScaleAction((k,))
@@ -146,7 +147,7 @@ class RegulatorPlanner(eqx.Module):
         scale: standard deviation of the planner's actions.
     """
 
-    model: LinearSCM
+    model: CoefficientNoisePOMDP
     scale: Array = eqx.field(converter=lambda value: jnp.asarray(value, float))
 
     def __call__(self, problem: PlanningProblem) -> AffinePlanner:

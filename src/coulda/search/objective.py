@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.evaluation.history import taken_log_probs
+from coulda.errors import CouldaError
 from coulda.noise import merge
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
+from coulda.pomdp.walk import taken_log_probs
 from coulda.trainer import sum_over_devices
+from coulda.weights import effective_sample_size
 
 Normalization = Literal["scenario", "batch"]
 NORMALIZATIONS = ("scenario", "batch")
@@ -28,7 +30,7 @@ INFERRED = frozenset({"initial", "transition", "observation"})
 """What a counterfactual trajectory takes from its scenario; its action noise is fresh (Corollary 2)."""
 
 
-class RegressionInfo(eqx.Module):
+class ReturnWeightedInfo(eqx.Module):
     """What a person wants to know of one regression; scalars."""
 
     planner_return: Array
@@ -43,7 +45,7 @@ class RegressionInfo(eqx.Module):
     """The share of trajectories in other scenarios without weight: π^k never acts so, or G is not finite."""
 
 
-class Regression(eqx.Module):
+class ReturnWeightedRegression(eqx.Module):
     """Policy improvement by equation 1: roll out λ in each scenario, weigh, and climb log p^π.
 
     Args:
@@ -63,9 +65,9 @@ class Regression(eqx.Module):
 
     def __check_init__(self):
         if self.normalization not in NORMALIZATIONS:
-            raise ValueError(f"normalization is {self.normalization!r}; name one of {NORMALIZATIONS}.")
+            raise CouldaError(f"normalization is {self.normalization!r}; name one of {NORMALIZATIONS}.")
         if not self.temperature > 0:
-            raise ValueError(f"temperature must be positive; got {self.temperature}.")
+            raise CouldaError(f"temperature must be positive; got {self.temperature}.")
 
     def gradient(
         self,
@@ -74,7 +76,7 @@ class Regression(eqx.Module):
         policy: Policy,
         planner: Callable[[Array, Scenario], Actor],
         scenarios: Scenario,
-    ) -> tuple[Policy, RegressionInfo]:
+    ) -> tuple[Policy, ReturnWeightedInfo]:
         """The ascent direction of equation 1 at π = π^k, in scenarios `[S, ...]`. Consumes `key`.
 
         Args:
@@ -100,7 +102,7 @@ class Regression(eqx.Module):
         trajectories = jax.tree.map(lambda leaf: leaf.reshape(count, self.num_rollouts, *leaf.shape[1:]), flat)
         return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample))
 
-    def gradient_on(self, policy: Policy, trajectories: Episode, noise: Array) -> tuple[Policy, RegressionInfo]:
+    def gradient_on(self, policy: Policy, trajectories: Episode, noise: Array) -> tuple[Policy, ReturnWeightedInfo]:
         """The same on given trajectories of λ, `[S, n, ...]`; `noise` is uniform, and used for resampling only."""
         usable = trajectories.live[:, :, 0].any(1)
         log_weights = self.log_weights(policy, trajectories)
@@ -127,12 +129,12 @@ class Regression(eqx.Module):
 
     def _info(
         self, returns: Array, log_weights: Array, weights: Array, usable: Array, log_likelihood: Array
-    ) -> RegressionInfo:
+    ) -> ReturnWeightedInfo:
         count = jnp.maximum(jnp.sum(usable), 1).astype(float)
         axis = 1 if self.normalization == "scenario" else None
         sizes = effective_sample_size(weights, axis=axis)
         lost = ~jnp.isfinite(log_weights) & usable[:, None]
-        return RegressionInfo(
+        return ReturnWeightedInfo(
             planner_return=jnp.sum(jnp.where(usable, returns.mean(1), 0.0)) / count,
             log_likelihood=log_likelihood,
             effective_sample_size=jnp.sum(sizes) / (count if axis == 1 else 1.0),
@@ -163,11 +165,6 @@ def normalize(log_weights: Array, usable: Array, normalization: Normalization) -
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
     weights = _divide(weights, jnp.sum(weights, axis=axis, keepdims=True))
     return _divide(weights, jnp.sum(weights))
-
-
-def effective_sample_size(weights: Array, axis: int | None = None) -> Array:
-    """Kish's (Σw)² / Σw²; 0 where every weight is zero."""
-    return _divide(jnp.sum(weights, axis=axis) ** 2, jnp.sum(weights**2, axis=axis))
 
 
 def resample(noise: Array, weights: Array, size: int) -> Array:

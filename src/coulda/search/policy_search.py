@@ -10,19 +10,20 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
 from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
-from coulda.search.objective import Regression
-from coulda.trainer import on_all_devices
+from coulda.search.objective import ReturnWeightedRegression
+from coulda.trainer import descend, first_state, on_all_devices
 
 Learn = Callable[[Array, ScenarioSource, Scenario, Episode], ScenarioSource]
 """(key, source, u, h) -> source: train the source on privileged pairs, `[N, ...]`: the true u of each logged h."""
 
 
 class Objective(Protocol):
-    """How trajectories improve the policy: `Regression` (equation 1) or `ValueGradient` (SVG)."""
+    """How trajectories improve the policy: `ReturnWeightedRegression` (equation 1) or `ValueGradient` (SVG)."""
 
     def gradient(
         self,
@@ -63,7 +64,7 @@ class SearchInfo(eqx.Module):
     """How many updates behind π the behavior policy was."""
     gradient_norm: Array
     objective: Any
-    """Of the objective: a `RegressionInfo`, for one."""
+    """Of the objective: a `ReturnWeightedInfo`, for one."""
 
 
 class PolicySearch(eqx.Module):
@@ -79,7 +80,7 @@ class PolicySearch(eqx.Module):
         planner: λ: an actor, or a function that returns one for a `PlanningProblem`, such as `ExpertSchedule`; π^k
             itself by default.
         optimizer: of the policy's parameters, climbing: it is given the negated gradient, as optax expects.
-        objective: `Regression(...)`, or `ValueGradient()`.
+        objective: `ReturnWeightedRegression(...)`, or `ValueGradient()`.
         num_episodes: N, logged a step; one scenario is inferred from each.
         refresh: μ becomes a copy of π every so many updates ("sometimes").
         learn: trains the source online on privileged pairs (u, h); none by default.
@@ -91,7 +92,7 @@ class PolicySearch(eqx.Module):
     scenarios: ScenarioSource
     optimizer: optax.GradientTransformation = eqx.field(static=True)
     planner: Actor | PlannerFor | None = None
-    objective: Objective = eqx.field(default_factory=Regression)
+    objective: Objective = eqx.field(default_factory=ReturnWeightedRegression)
     num_episodes: int = eqx.field(static=True, default=16)
     refresh: int = eqx.field(static=True, default=1)
     learn: Learn | None = None
@@ -100,11 +101,11 @@ class PolicySearch(eqx.Module):
     def __check_init__(self):
         for name in ("num_episodes", "refresh"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+                raise CouldaError(f"{name} must be at least 1; got {getattr(self, name)}.")
 
     def init(self, policy: Policy) -> SearchState:
         """The state before the first step, μ being π^0. Nothing is drawn, so no key is taken."""
-        optimizer_state = self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
+        optimizer_state = first_state(self.optimizer, policy)
         first = SearchState(policy, policy, self.scenarios, optimizer_state, jnp.int32(0), jnp.int32(0))
         return on_all_devices(first)
 
@@ -155,12 +156,10 @@ class PolicySearch(eqx.Module):
         planner = lambda number, u: self.planner_for(PlanningProblem(policy, u, number, state.episodes))
         gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios)
         descent = jax.tree.map(jnp.negative, gradient)
-        parameters = eqx.filter(policy, eqx.is_inexact_array)
-        with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
-            updates, optimizer_state = self.optimizer.update(descent, state.optimizer_state, parameters)
+        improved, optimizer_state = descend(self.optimizer, descent, state.optimizer_state, policy)
         count = jax.tree.leaves(scenarios)[0].shape[0]
         updated = SearchState(
-            policy=eqx.apply_updates(policy, updates),
+            policy=improved,
             behavior=state.behavior,
             source=state.source,
             optimizer_state=optimizer_state,
@@ -188,7 +187,7 @@ def collection_work(environment: POMDP, policy: Policy, num_episodes: int, piece
         pieces: to collect at once, one a worker.
     """
     if num_episodes % pieces:
-        raise ValueError(f"{num_episodes} episodes cannot be collected in {pieces} equal pieces; change one of them")
+        raise CouldaError(f"{num_episodes} episodes cannot be collected in {pieces} equal pieces; change one of them")
 
     def run(given: tuple[Policy, Array], index: Array) -> tuple[Scenario, Episode]:
         behavior, key = given

@@ -14,6 +14,7 @@ from coulda.mechanisms import Reparameterization
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import POMDP, FinitePOMDP, Planner, Policy, Scenario, Trajectory, rollout
 from coulda.pomdp.scenario import LazyNoise, at_step
+from coulda.pomdp.walk import taken_log_probs
 from coulda.scm import SCM
 
 
@@ -64,7 +65,7 @@ def _check_history_only(policy: Policy, model: POMDP, keys: Array) -> None:
         f"{name} gave its own action probability zero or NaN at step {_first(bad)} (episode, step). "
         "Return finite logits, or -inf only for actions that are never taken.",
     )
-    replayed = jax.jit(jax.vmap(lambda e: _log_probs_of_history(policy, e)))(episode)
+    replayed = jax.jit(jax.vmap(lambda e: taken_log_probs(policy, e)))(episode)
     differs = ~np.isclose(replayed, episode.log_prob, rtol=1e-4, atol=1e-4) & np.asarray(episode.live)
     refuse(bool(differs.any()), _not_in_the_history(name))
 
@@ -283,18 +284,6 @@ def _check_carry(policy: Policy, model: POMDP) -> None:
         )
     _check_space("action", model.action_space, jax.tree.map(lambda leaf: leaf[None, None], action))
     _check_no_draws(f"{name}.__call__", policy, start, observation, None)
-
-
-def _log_probs_of_history(policy: Policy, episode: Any) -> Array:
-    """Log π(a_t | h_t) from the history alone, with no model and no state in reach."""
-
-    def step(carry: Any, inputs: tuple[Any, ...]) -> tuple[Any, Array]:
-        observation, action, reward = inputs
-        carry, distribution = policy(carry, observation)
-        return policy.remember(carry, action, reward), distribution.log_prob(action)
-
-    seen = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
-    return jax.lax.scan(step, policy.initial_carry(), (seen, episode.action, episode.reward))[1]
 
 
 class AnyAction(Policy):

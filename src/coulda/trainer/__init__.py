@@ -6,6 +6,7 @@
 from coulda.trainer.checkpoints import Checkpoint, checkpoint_steps, load_checkpoint
 from coulda.trainer.devices import join_hosts, on_all_devices, replicate, shard_batch, sum_over_devices, use_all_cores
 from coulda.trainer.loop import NonFiniteError, Trained, TrainerConfig, train
+from coulda.trainer.optimizers import descend, first_state
 
 __all__ = [
     "Checkpoint",
@@ -13,6 +14,8 @@ __all__ = [
     "Trained",
     "TrainerConfig",
     "checkpoint_steps",
+    "descend",
+    "first_state",
     "join_hosts",
     "load_checkpoint",
     "on_all_devices",

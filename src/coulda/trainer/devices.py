@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from coulda.errors import CouldaError
+
 
 def use_all_cores() -> int:
     """Make every CPU core a JAX device, and return how many there are.
@@ -21,7 +23,7 @@ def use_all_cores() -> int:
         jax.config.update("jax_num_cpu_devices", cores)
     except RuntimeError as error:
         if jax.local_device_count("cpu") != cores:
-            raise RuntimeError(
+            raise CouldaError(
                 f"JAX is in use already with {jax.local_device_count('cpu')} CPU device(s), so {cores} cores cannot "
                 "become devices; call use_all_cores() before the first JAX operation"
             ) from error
@@ -39,7 +41,7 @@ def shard_batch(batch: Any) -> Any:
         return batch
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if leaf.ndim == 0 or leaf.shape[0] % devices:
-            raise ValueError(
+            raise CouldaError(
                 f"batch{jax.tree_util.keystr(path)} of shape {leaf.shape} cannot be split over {devices} devices; "
                 f"make its leading axis a multiple of {devices}"
             )

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from coulda.errors import CouldaError
 from coulda.extras import require
 from coulda.storage import replace_file
 
@@ -35,7 +36,7 @@ def open_logs(folder: Path | None, start: int, steps: int, tensorboard: bool, pr
             logs.append(stack.enter_context(_json_lines(folder / LOG, start)))
         if tensorboard:
             if folder is None:
-                raise ValueError("tensorboard=True needs a folder to write to; give folder=")
+                raise CouldaError("tensorboard=True needs a folder to write to; give folder=")
             logs.append(stack.enter_context(_tensorboard(folder / "tensorboard", start)))
 
         def tell(step: int, metrics: dict[str, float]) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.storage import remove_partial
 from coulda.trainer.checkpoints import (
     checkpoint_path,
@@ -30,7 +31,7 @@ Step = Callable[[Array, Any], tuple[Any, Any]]
 Evaluate = Callable[[Array, Any], Mapping[str, Any]]
 
 
-class NonFiniteError(FloatingPointError):
+class NonFiniteError(CouldaError):
     """Training met a NaN or an infinity; the message names the step and the last good checkpoint."""
 
 
@@ -55,7 +56,7 @@ class TrainerConfig:
         """All counts are positive."""
         for name in ("steps", "log_every", "checkpoint_every", "keep_last"):
             if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+                raise CouldaError(f"{name} is {value}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class _Run:
             log(self.step, evaluated)
         best = self.config.best
         if best is not None and best not in metrics:
-            raise ValueError(f"best='{best}' is not among the metrics {sorted(metrics)}; name one of them")
+            raise CouldaError(f"best='{best}' is not among the metrics {sorted(metrics)}; name one of them")
         if self.folder is not None:
             save_checkpoint(self.folder, self.step, self.key, self.state, metrics, self.settings)
             prune(self.folder, self.config.keep_last, best, self.config.maximize)
@@ -199,9 +200,9 @@ def _resume(folder: Path, key: Array, state: Any, settings: Any, from_step: int 
         return 0, state
     found = load_checkpoint(folder, state, from_step)
     if not np.array_equal(jax.random.key_data(found.key), jax.random.key_data(key)):
-        raise ValueError(f"{folder} was trained from another key; resume with the key, or seed, that it began with")
+        raise CouldaError(f"{folder} was trained from another key; resume with the key, or seed, that it began with")
     if found.settings != (given := plain(settings)):
-        raise ValueError(
+        raise CouldaError(
             f"{folder} was trained with settings {found.settings}, but is resumed with {given}; "
             "resume with the same, or train in another folder"
         )

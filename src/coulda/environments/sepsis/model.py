@@ -9,6 +9,7 @@ from jax import Array
 from coulda.environments.sepsis import kernel
 from coulda.environments.sepsis.kernel import NUM_ACTIONS, NUM_OBSERVED, NUM_TREATMENTS, NUM_VITALS
 from coulda.environments.sepsis.noise import MECHANISMS, Before, TransitionMechanism
+from coulda.errors import CouldaError
 from coulda.noise import Categorical, Independent
 from coulda.pomdp import ActionMechanism, FinitePOMDP, choice
 
@@ -48,9 +49,9 @@ class Sepsis(FinitePOMDP):
 
     def __init__(self, *, reparameterization: str, diabetes: float = 0.2, horizon: int = 20):
         if reparameterization not in MECHANISMS:
-            raise ValueError(f"reparameterization is {reparameterization!r}; name one of {list(MECHANISMS)}.")
+            raise CouldaError(f"reparameterization is {reparameterization!r}; name one of {list(MECHANISMS)}.")
         if not 0 <= diabetes <= 1:
-            raise ValueError(f"diabetes is a probability; got {diabetes}.")
+            raise CouldaError(f"diabetes is a probability; got {diabetes}.")
         self.log_probs = jnp.log(kernel.transition_probabilities())
         with np.errstate(divide="ignore"):
             initial = np.log(kernel.initial_probabilities(diabetes)[:, ::NUM_TREATMENTS])

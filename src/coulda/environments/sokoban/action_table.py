@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments.sokoban import tiles
+from coulda.errors import CouldaError
 from coulda.extras import require
 
 # The largest table of a level: 10×10 with three boxes and no inner walls has 2.7 million states.
@@ -75,7 +76,7 @@ def tabulate(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> Actio
     length = np.array([round(states) if ok else 0 for (*_, states), ok in zip(sizes, has_table, strict=True)], np.int64)
     total = int(length.sum())
     if total >= 2**31:
-        raise ValueError(f"the tables of these {n} levels have {total} states, more than 2^31; tabulate fewer levels")
+        raise CouldaError(f"the tables of these {n} levels have {total} states, more than 2^31; tabulate fewer levels")
     # Room for any such levels where that is little, so that one size is compiled; else few sizes, powers of two.
     room = n * max_states if n * max_states <= SMALL else total
     masks = np.zeros(1 << max(room - 1, 0).bit_length(), np.uint8)

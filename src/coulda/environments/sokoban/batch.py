@@ -15,6 +15,7 @@ from coulda.environments.counter_hash import GAMMA, scramble
 from coulda.environments.sokoban.boards import BoardGame, Boards, has_closed_border
 from coulda.environments.sokoban.environment import Sokoban
 from coulda.environments.sokoban.noise import UniformLevels, step_key
+from coulda.errors import CouldaError
 
 
 class BatchState(eqx.Module):
@@ -55,7 +56,7 @@ class SokobanBatch(eqx.Module):
     def of(cls, environment: Sokoban) -> "SokobanBatch":
         """The fast path of an environment whose levels are a pool."""
         if not isinstance(environment.levels, UniformLevels):
-            raise TypeError(
+            raise CouldaError(
                 f"a batch resets from a pool of levels, but the environment's are {type(environment.levels).__name__}; "
                 "draw some and give UniformLevels(levels)"
             )

@@ -17,6 +17,7 @@ from jax import Array
 from coulda.environments.sokoban import tiles
 from coulda.environments.sokoban.environment import below_probability, first_agent
 from coulda.environments.sokoban.noise import tile_bits
+from coulda.errors import CouldaError
 
 Words = tuple[Array, ...]
 _BITS = 32
@@ -49,7 +50,7 @@ class BoardGame(eqx.Module):
     def __check_init__(self):
         # Two steps off the left edge must not reach the right edge of the row above.
         if max(self.height, self.width) > _ROW - 3:
-            raise ValueError(f"boards hold grids of up to {_ROW - 3} cells a side, got {self.height}×{self.width}")
+            raise CouldaError(f"boards hold grids of up to {_ROW - 3} cells a side, got {self.height}×{self.width}")
 
     def pack(self, level: Array) -> Boards:
         """The boards of a level `uint8[height + 2·border, width + 2·border]`."""

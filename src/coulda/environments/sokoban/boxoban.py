@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from coulda.environments.sokoban import tiles
+from coulda.errors import CouldaError
 
 
-class LevelFileError(ValueError):
+class LevelFileError(CouldaError):
     """A level file that cannot be read as it stands; the message names the file, the level and the line."""
 
 

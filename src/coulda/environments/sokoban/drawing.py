@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from coulda.environments.sokoban import tiles
+from coulda.errors import CouldaError
 from coulda.extras import require
 
 _FLOOR = (244, 240, 232)
@@ -94,7 +95,7 @@ def _captioned(page: np.ndarray, caption: str) -> np.ndarray:
 def _sprites(size: int) -> np.ndarray:
     """`uint8[7, size, size, 3]`: one picture a tile category."""
     if size < 4:
-        raise ValueError(f"a tile must be at least 4 pixels wide, got {size}")
+        raise CouldaError(f"a tile must be at least 4 pixels wide, got {size}")
     floor = _floor(size * _SUPERSAMPLING)
     target = _on(floor, _target)
     drawn = {

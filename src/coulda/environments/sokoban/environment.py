@@ -26,6 +26,7 @@ from jax import Array
 
 from coulda.environments.sokoban import tiles
 from coulda.environments.sokoban.noise import Bits, TileNoiseSeeds
+from coulda.errors import CouldaError
 from coulda.noise import Iid, Independent, NoiseDistribution
 from coulda.pomdp import POMDP, ActionMechanism, Scenario
 
@@ -46,14 +47,14 @@ class Sokoban(POMDP):
 
     def __check_init__(self):
         if self.num_boxes < 1 or self.horizon < 1 or self.height < 1 or self.width < 1:
-            raise ValueError(
+            raise CouldaError(
                 f"Sokoban needs num_boxes, horizon, height and width of at least 1; got {self.num_boxes}, "
                 f"{self.horizon}, {self.height}, {self.width}"
             )
         if not 0 <= self.mask_probability <= 1:
-            raise ValueError(f"mask_probability must lie in [0, 1], got {self.mask_probability}")
+            raise CouldaError(f"mask_probability must lie in [0, 1], got {self.mask_probability}")
         if self.window < 0 or (self.window and self.window % 2 == 0):
-            raise ValueError(f"window must be 0 (none) or odd, got {self.window}; the paper's figure has 3")
+            raise CouldaError(f"window must be 0 (none) or odd, got {self.window}; the paper's figure has 3")
 
     @property
     def observation_space(self) -> gymnasium.Space:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coulda.errors import CouldaError
 from coulda.extras import require
 
 MAX_DEPTH = 300
@@ -49,7 +50,7 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
     from coulda.environments.sokoban._generate import generate_levels
 
     if n < 0 or num_boxes < 1 or height < 4 or width < 4:
-        raise ValueError(
+        raise CouldaError(
             "levels need n ≥ 0, at least one box and a room of at least 4×4; "
             f"got n={n}, num_boxes={num_boxes}, {height}×{width}"
         )
@@ -63,7 +64,7 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failures = sum(pool.map(fill, range(0, n, _CHUNK)))
     if failures:
-        raise ValueError(
+        raise CouldaError(
             f"{failures} of {n} levels of {height}×{width} with {num_boxes} boxes found no playable room in "
             f"{_MAX_ATTEMPTS} attempts each; use a larger room or fewer boxes"
         )

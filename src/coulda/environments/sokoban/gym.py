@@ -20,7 +20,8 @@ from coulda.environments.sokoban.drawing import side_by_side
 from coulda.environments.sokoban.environment import Sokoban
 from coulda.environments.sokoban.generator import generate
 from coulda.environments.sokoban.noise import UniformLevels
-from coulda.pomdp import GumbelMaxAction
+from coulda.errors import CouldaError
+from coulda.pomdp import GumbelMaxChoice
 
 ID = "coulda/POSokoban-v0"
 _METADATA = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}
@@ -152,7 +153,7 @@ def _environment(
     height, width = pool.levels.shape[1:]
     return Sokoban(
         levels=pool,
-        action_mechanism=GumbelMaxAction(tiles.NUM_ACTIONS),
+        action_mechanism=GumbelMaxChoice(tiles.NUM_ACTIONS),
         height=height,
         width=width,
         num_boxes=num_boxes,
@@ -166,7 +167,7 @@ def _seeds(generator: np.random.Generator, shape: tuple[int, ...]) -> jax.Array:
 
 def _render_mode(mode: str | None) -> str | None:
     if mode is not None and mode not in _METADATA["render_modes"]:
-        raise ValueError(f"render_mode must be one of {_METADATA['render_modes']} or None, got {mode!r}")
+        raise CouldaError(f"render_mode must be one of {_METADATA['render_modes']} or None, got {mode!r}")
     return mode
 
 

@@ -13,6 +13,7 @@ from jax import Array
 
 from coulda.environments.counter_hash import GAMMA, scramble
 from coulda.environments.sokoban import tiles
+from coulda.errors import CouldaError
 from coulda.noise import NoiseDistribution, drawn
 from coulda.pomdp import LazyNoise
 
@@ -76,7 +77,7 @@ class UniformLevels(NoiseDistribution):
     def __init__(self, levels: Array | np.ndarray):
         self.levels = jnp.asarray(tiles.as_levels(levels))
         if not len(self.levels):
-            raise ValueError("UniformLevels needs at least one level, got none")
+            raise CouldaError("UniformLevels needs at least one level, got none")
 
     def sample(self, key: Array) -> Array:
         """Draw a level, `uint8[height, width]`."""

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from coulda.environments.sokoban import tiles
+from coulda.errors import CouldaError
 from coulda.storage import ArtifactError, Kind, read_artifact, write_artifact
 
 _RECORDS = "levels.bin"
@@ -59,12 +60,12 @@ def read_pool(path: str | Path) -> np.ndarray:
 def _number_of_boxes(levels: np.ndarray) -> int:
     """How many boxes every level has, or an error that names the first level that does not fit."""
     if not len(levels):
-        raise ValueError("a pool needs at least one level, got none")
+        raise CouldaError("a pool needs at least one level, got none")
     agents, boxes, targets = (f(levels).sum((1, 2)) for f in (tiles.has_agent, tiles.has_box, tiles.has_target))
     bad = np.flatnonzero((agents != 1) | (boxes != boxes[0]) | (targets != boxes[0]))
     if bad.size:
         i = bad[0]
-        raise ValueError(
+        raise CouldaError(
             f"{bad.size} levels do not fit a pool of {boxes[0]}-box levels; the first is level {i} with {agents[i]} "
             f"agents, {boxes[i]} boxes and {targets[i]} targets. Keep well-formed levels only"
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from coulda.environments.sokoban import tiles
+from coulda.errors import CouldaError
 from coulda.extras import require
 
 SOLVED, UNSOLVABLE, UNKNOWN = 0, 1, 2
@@ -52,7 +53,7 @@ def solve(levels: Any, num_boxes: int, node_limit: int = NODE_LIMIT) -> Solution
 
     levels = tiles.as_levels(levels)
     if num_boxes < 1:
-        raise ValueError(f"num_boxes must be at least 1, got {num_boxes}")
+        raise CouldaError(f"num_boxes must be at least 1, got {num_boxes}")
     n, height, width = levels.shape
 
     def one(level: np.ndarray) -> tuple[int, np.ndarray, int]:

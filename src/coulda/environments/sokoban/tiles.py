@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from coulda.errors import CouldaError
+
 EMPTY = 0
 WALL = 1
 BOX = 2
@@ -57,7 +59,7 @@ def from_text(text: str) -> np.ndarray:
     width = max(map(len, lines))
     unknown = sorted(set("".join(lines)) - set(CHARACTERS))
     if unknown:
-        raise ValueError(f"unknown tile characters {unknown}; a level is drawn with {CHARACTERS!r}")
+        raise CouldaError(f"unknown tile characters {unknown}; a level is drawn with {CHARACTERS!r}")
     return np.array([[CHARACTERS.index(c) for c in line.ljust(width)] for line in lines], dtype=np.uint8)
 
 
@@ -75,9 +77,9 @@ def as_levels(levels: Any) -> np.ndarray:
     """Levels as a contiguous `uint8[n, height, width]` on the host, or an error that says what they were."""
     array = np.asarray(levels)
     if array.ndim != 3:
-        raise ValueError(f"levels must have shape [n, height, width], got {array.shape}; add a leading axis?")
+        raise CouldaError(f"levels must have shape [n, height, width], got {array.shape}; add a leading axis?")
     if array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() >= NUM_TILES)):
-        raise ValueError(
+        raise CouldaError(
             f"levels must hold whole tile numbers 0..{NUM_TILES - 1}, got dtype {array.dtype}"
             + (f" in [{array.min()}, {array.max()}]" if array.size else "")
         )

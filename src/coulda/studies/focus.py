@@ -1,6 +1,6 @@
 """Does it help a policy to focus on the agent's cell? Imitation with and without, all else equal.
 
-python -m coulda.experiments.ablation   # writes results/ablation/focus.json
+python -m coulda.studies.focus   # writes results/ablation/focus.json
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from coulda.experiments.presets import draw_levels, find_size
-from coulda.experiments.relatives import mean_interval
-from coulda.experiments.sokoban_models import HeldOut, PolicyRecipe, Running, level_key, train_policy
+from coulda.evaluation.intervals import mean_interval
+from coulda.recipes.networks import HeldOut, PolicyRecipe, Running, level_key, train_policy
+from coulda.recipes.sokoban import draw_levels, find_size
 
 WORLD, SEEDS = "7x7", 3
 RECIPE = PolicyRecipe(updates=400, batch=32, learning_rate=8e-3, levels=30_000)

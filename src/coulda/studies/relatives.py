@@ -4,7 +4,7 @@ Each relative is run twice, with scenarios inferred from the pairs of states tha
 the model's prior; nothing else differs. GPS has a mixture of linear models, fitted beforehand to transitions from
 everywhere; SVG has a pendulum whose gravity is wrong.
 
-    python -m coulda.experiments.relatives        # writes results/gps and results/svg, in about five minutes
+    python -m coulda.studies.relatives        # writes results/gps and results/svg, in about five minutes
 """
 
 import json
@@ -18,14 +18,14 @@ import numpy as np
 import optax
 
 from coulda.environments.pendulum import Pendulum
-from coulda.evaluation.intervals import student
-from coulda.evaluation.scenarios import on_policy
+from coulda.evaluation.intervals import mean_interval
+from coulda.evaluation.on_scenarios import on_policy
 from coulda.extras import require
 from coulda.hindsight import Prior
 from coulda.hindsight.observed import ObservedStates
-from coulda.policies.trainable import Feedforward
-from coulda.search.guided import LinearSCM, RegulatorPlanner, fit_coefficients
-from coulda.search.objective import Regression
+from coulda.policies.trainable import FeedforwardPolicy
+from coulda.search.guided import CoefficientNoisePOMDP, RegulatorPlanner, fit_coefficients
+from coulda.search.objective import ReturnWeightedRegression
 from coulda.search.policy_search import PolicySearch
 from coulda.search.value_gradient import ValueGradient
 
@@ -59,7 +59,7 @@ def gps_searches(preset: Preset) -> dict[str, PolicySearch]:
     Without the ratio: the narrow regulator and π have an effective sample size of 1 over thirty continuous actions.
     """
     environment, step = Pendulum(), 0.1
-    model = LinearSCM(
+    model = CoefficientNoisePOMDP(
         prior=fit_coefficients(*transitions(environment), num_components=4, columns=[0.1, 0.02, 0.02, 0.1]),
         Q=step * jnp.diag(jnp.array([1.0, 0.1])),
         R=step * jnp.array([[0.01]]),
@@ -67,7 +67,11 @@ def gps_searches(preset: Preset) -> dict[str, PolicySearch]:
         initial_scale=environment.initial_scale,
         horizon=environment.horizon,
     )
-    planner, objective, optimizer = RegulatorPlanner(model, 1.0), Regression(ratio=False), optax.adam(1e-2)
+    planner, objective, optimizer = (
+        RegulatorPlanner(model, 1.0),
+        ReturnWeightedRegression(ratio=False),
+        optax.adam(1e-2),
+    )
     return {
         name: PolicySearch(environment, model, source, optimizer, planner, objective, preset.num_episodes)
         for name, source in {"GPS": ObservedStates(model), "MB-PS": Prior(model)}.items()
@@ -95,10 +99,10 @@ def transitions(environment: Pendulum, count: int = 2000) -> tuple[np.ndarray, n
     return state, action, np.asarray(following)
 
 
-def initial_policy(environment: Pendulum, seed: int) -> Feedforward:
+def initial_policy(environment: Pendulum, seed: int) -> FeedforwardPolicy:
     """A small network, of unit noise."""
     spaces = environment.observation_space, environment.action_space
-    return Feedforward(jax.random.key(seed), *spaces, width=32, depth=1)
+    return FeedforwardPolicy(jax.random.key(seed), *spaces, width=32, depth=1)
 
 
 def learning_curves(search: PolicySearch, preset: Preset) -> dict[str, list[Any]]:
@@ -117,21 +121,6 @@ def _one_curve(search: PolicySearch, preset: Preset, at: list[int], seed: int) -
             )
         state, _ = search.step(key, state)
     return curve
-
-
-@dataclass(frozen=True)
-class MeanInterval:
-    """A mean over seeds and its 95% interval (Student's)."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def mean_interval(values: np.ndarray) -> MeanInterval:
-    """Of one number a seed."""
-    found = student(values, 0.95)
-    return MeanInterval(float(values.mean()), found.low, found.high)
 
 
 def _write(folder: Path, name: str, preset: Preset, curves: dict[str, dict[str, list[Any]]]) -> None:

@@ -4,7 +4,6 @@ A world of your own is a function without arguments that returns a `World`, name
 `package.module:function`.
 """
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,12 @@ import numpy as np
 from jax import Array
 
 from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextual_bandit, tiger
+from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Prior, ScenarioSource
+from coulda.naming import load
 from coulda.planners import finite_horizon, lqr
-from coulda.policies import Tabular
-from coulda.policies.trainable import LinearGaussian, Recurrent
+from coulda.policies import TabularPolicy
+from coulda.policies.trainable import LinearGaussianPolicy, RecurrentPolicy
 from coulda.pomdp import POMDP, Policy
 
 
@@ -41,21 +42,21 @@ class World:
             return self.hindsight.given(1)
         if scenarios == "hindsight":
             return self.hindsight
-        raise ValueError(f"scenarios is {scenarios!r}; name one of 'prior', 'first-observation', 'hindsight'.")
+        raise CouldaError(f"scenarios is {scenarios!r}; name one of 'prior', 'first-observation', 'hindsight'.")
 
 
 def bandit() -> World:
     """Two contexts, two actions, and a chance of success that depends on both. The best policy earns 0.75."""
     outcome = np.array([[[0.2, 0.8], [0.6, 0.4]], [[0.7, 0.3], [0.3, 0.7]]])
     model = contextual_bandit([0.5, 0.5], outcome, [0.0, 1.0], reparameterization="gumbel_max")
-    policy = Tabular(np.full((4, 2), 0.5))
+    policy = TabularPolicy(np.full((4, 2), 0.5))
     return World(model, model, Exact(model), lambda _: policy, finite_horizon(model).planner)
 
 
 def hidden_bit() -> World:
     """Guess a bit that is revealed after the guess: 1 in 90% of the environment's episodes and 10% of the model's."""
     environment, model = (hidden_bit_model(probability) for probability in (0.9, 0.1))
-    policy = Tabular(np.full((3, 2), 0.5))
+    policy = TabularPolicy(np.full((3, 2), 0.5))
     return World(environment, model, Exact(model), lambda _: policy)
 
 
@@ -63,13 +64,13 @@ def tiger_world() -> World:
     """Listen, and open the door without the tiger; the policy remembers."""
     model = tiger(horizon=4, reparameterization="gumbel_max")
     spaces: Any = model.observation_space, model.action_space
-    return World(model, model, Exact(model), lambda key: Recurrent(key, *spaces), finite_horizon(model).planner)
+    return World(model, model, Exact(model), lambda key: RecurrentPolicy(key, *spaces), finite_horizon(model).planner)
 
 
 def sepsis() -> World:
     """Treat patients of whom 20% are diabetic; the model believes that 80% are. The expert sees who is."""
     environment, model = (Sepsis(reparameterization="gumbel_max", diabetes=p) for p in (0.2, 0.8))
-    policy = Tabular(np.full((720, 8), 1 / 8))
+    policy = TabularPolicy(np.full((720, 8), 1 / 8))
     return World(environment, model, Exact(model), lambda _: policy, finite_horizon(environment).planner)
 
 
@@ -89,7 +90,7 @@ def linear() -> World:
         for mean in ([1.0, 0.0], [0.0, 0.0])
     )
     gains = lqr(model.A, model.B, model.Q, model.R, scale=1.0)
-    return World(environment, model, Exact(model), lambda _: LinearGaussian.zero(2, 1), gains.planner)
+    return World(environment, model, Exact(model), lambda _: LinearGaussianPolicy.zero(2, 1), gains.planner)
 
 
 WORLDS: dict[str, Callable[[], World]] = {
@@ -102,19 +103,12 @@ WORLDS: dict[str, Callable[[], World]] = {
 
 
 def find_world(name: str) -> World:
-    """A world by its name, or by `module:function`."""
+    """A world by its name, or the one of your own called `package.module:function` or `file.py:function`."""
     if name in WORLDS:
         return WORLDS[name]()
-    module, _, function = name.partition(":")
-    if not function:
-        raise ValueError(f"there is no world '{name}'; the worlds are {', '.join(WORLDS)}, or package.module:function.")
-    try:
-        made = getattr(importlib.import_module(module), function)()
-    except AttributeError as error:
-        raise ValueError(f"module '{module}' has no function '{function}' that returns a World.") from error
-    if not isinstance(made, World):
-        raise ValueError(f"{name} returned a {type(made).__name__}; it must return a coulda.experiments.worlds.World.")
-    return made
+    if ":" not in name:
+        raise CouldaError(f"there is no world '{name}'; the worlds are {', '.join(WORLDS)}, or file.py:function.")
+    return load(name, World)
 
 
 def hidden_bit_model(probability: float) -> TabularPOMDP:

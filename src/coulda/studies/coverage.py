@@ -1,6 +1,6 @@
 """Do 95 % intervals hold the truth 95 % of the time? Two thousand logs of a world whose values are known exactly.
 
-`python -m coulda.experiments.coverage coverage` writes `results/evaluation/coverage.json`, and `… power` how wrong a
+`python -m coulda.studies.coverage coverage` writes `results/evaluation/coverage.json`, and `… power` how wrong a
 model must be to be warned of. Every method for which a nominal
 interval is claimed is repeated on the same logs; the Bernstein bounds, which promise at least their level, are printed
 beside them. Then the same with a model that is wrong on purpose: coverage is lost, and the verdict must say so.
@@ -27,7 +27,7 @@ from coulda.evaluation.diagnostics import weight_diagnostics
 from coulda.evaluation.doubly_robust import FOLDS
 from coulda.evaluation.doubly_robust import statistics as robust_statistics
 from coulda.evaluation.estimate import VERDICTS, worst
-from coulda.evaluation.fitted_q import Regression, Steps, fit_values, gather
+from coulda.evaluation.fitted_q import QFunction, Steps, fit_values, gather
 from coulda.evaluation.history import Weighted, over_log, weigh
 from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
@@ -35,7 +35,7 @@ from coulda.evaluation.intervals import bca, bernstein, student
 from coulda.evaluation.model_checks import Shift, Shifts, shift
 from coulda.hindsight import Exact, Prior
 from coulda.hindsight.source import fresh
-from coulda.policies import Tabular
+from coulda.policies import TabularPolicy
 from coulda.pomdp import Episode
 
 INITIAL = np.array([0.7, 0.3, 0.0, 0.0])
@@ -82,7 +82,7 @@ class Coverage:
         """Measure, write and return the numbers."""
         start = time.time()
         key_log, key_model, key_fold = jax.random.split(jax.random.key(self.seed), 3)
-        behavior, target, world = Tabular(BEHAVIOR), Tabular(TARGETS[self.weights]), model(TREAT)
+        behavior, target, world = TabularPolicy(BEHAVIOR), TabularPolicy(TARGETS[self.weights]), model(TREAT)
         log = collect(key_log, world, behavior, self.repeats * self.episodes)
         found = self.model_free(key_fold, log, target)
         for source in (Prior(world), Exact(world)):
@@ -112,7 +112,7 @@ class Coverage:
         """Rows of all logs, log by log: `[repeats, episodes, ...]`."""
         return rows.reshape(self.repeats, self.episodes, *rows.shape[1:])
 
-    def model_free(self, key: Array, log: EpisodeLog, target: Tabular) -> dict[str, list[Any]]:
+    def model_free(self, key: Array, log: EpisodeLog, target: TabularPolicy) -> dict[str, list[Any]]:
         """Intervals of the estimators that need no model, from their statistics on each of the logs."""
         rng = np.random.default_rng(self.seed)
         weighted = weigh(target, log)
@@ -135,7 +135,7 @@ class Coverage:
         found["FQE"] = [Interval(a - b, a + b, self.level, "bootstrap") for a, b in zip(values, half, strict=True)]
         return found
 
-    def distrusted_weights(self, log: EpisodeLog, target: Tabular) -> float:
+    def distrusted_weights(self, log: EpisodeLog, target: TabularPolicy) -> float:
         """The share of logs in which the intervals of weighted estimators are not claimed to be nominal."""
         weights = np.exp(self.split(weigh(target, log).log_cumulative[:, -1]))
         return float(np.mean([worst(d.verdict for d in weight_diagnostics(one)) != "trust" for one in weights]))
@@ -153,7 +153,7 @@ class Coverage:
 
     def verdicts(self, key: Array, log: EpisodeLog, world: TabularPOMDP, logs: int = 100) -> dict[str, Any]:
         """How often each verdict is given, over the first logs, by the table's own diagnostics."""
-        policies, found = {"target": Tabular(TARGETS[self.weights])}, []
+        policies, found = {"target": TabularPolicy(TARGETS[self.weights])}, []
         for i in range(min(self.repeats, logs)):
             one = log[i * self.episodes : (i + 1) * self.episodes]
             key_one = jax.random.fold_in(key, i)
@@ -165,7 +165,7 @@ class Coverage:
         }
 
     def _evaluate(self, key: Array, world: TabularPOMDP, log: EpisodeLog, source: Any) -> Any:
-        policies = {"target": Tabular(TARGETS[self.weights])}
+        policies = {"target": TabularPolicy(TARGETS[self.weights])}
         return evaluate_policies(key, world, policies, log, source, num_scenarios=self.scenarios)["target"]
 
 
@@ -187,7 +187,7 @@ class Power:
     def run(self) -> dict[str, Any]:
         """Measure, write and return the share of logs in which "mismatch" says caution or worse."""
         key_log, key = jax.random.split(jax.random.key(self.seed))
-        log = collect(key_log, model(TREAT), Tabular(BEHAVIOR), self.repeats * self.episodes)
+        log = collect(key_log, model(TREAT), TabularPolicy(BEHAVIOR), self.repeats * self.episodes)
         warned = {str(size): self.warned(key, log, model(TREAT + size * (MILD - TREAT))) for size in self.sizes}
         result = {"repeats": self.repeats, "episodes": self.episodes, "caution or worse": warned}
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +244,7 @@ def summary(intervals: list[Any], truth: float) -> dict[str, float]:
 
 
 @eqx.filter_jit
-def cross_fit(key: Array, regression: Regression, steps: Steps) -> tuple[Array, Array]:
+def cross_fit(key: Array, regression: QFunction, steps: Steps) -> tuple[Array, Array]:
     """What `doubly_robust.cross_fitted` computes, for all logs at once: Q `[R, N, T]` and V `[R, N, T + 1]`."""
     count = steps.reward.shape[1]
     fold = jnp.arange(count) % FOLDS
@@ -261,7 +261,7 @@ def cross_fit(key: Array, regression: Regression, steps: Steps) -> tuple[Array, 
 
 
 @eqx.filter_jit
-def refit(key: Array, regression: Regression, steps: Steps, resamples: int) -> tuple[Array, Array]:
+def refit(key: Array, regression: QFunction, steps: Steps, resamples: int) -> tuple[Array, Array]:
     """FQE's value on each log, and its standard deviation over `resamples` bootstrap refits, `[R]` each."""
     n = steps.reward.shape[1]
 

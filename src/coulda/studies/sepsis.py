@@ -6,7 +6,7 @@ and CF-PE all say that it would do better than the physician; in truth it does f
 themselves; the diagnostics, which do not know the truth either, say not to trust them. With everything observed and the
 true probabilities, the same diagnostics say "trust", and CF-PE is right.
 
-`python -m coulda.experiments.sepsis` writes `results/evaluation/sepsis.json`.
+`python -m coulda.studies.sepsis` writes `results/evaluation/sepsis.json`.
 """
 
 import json
@@ -28,7 +28,7 @@ from coulda.evaluation import Comparison, compare, importance_sampling, on_polic
 from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
-from coulda.policies import Tabular
+from coulda.policies import TabularPolicy
 from coulda.storage import replace_file
 
 ACTIONS, OBSERVED, PROJECTED = 8, 720, 144
@@ -112,9 +112,9 @@ class SepsisReproduction:
         key_log, key_fresh, key_true, key_table = jax.random.split(key, 4)
         log = collect(key_log, world, physician, self.episodes)
         learned = learn(log)
-        target = Tabular(learned.policy)
+        target = TabularPolicy(learned.policy)
         # What the policy does in the world: it does not see glucose there either.
-        blind = Tabular(learned.policy[project(np.arange(OBSERVED))])
+        blind = TabularPolicy(learned.policy[project(np.arange(OBSERVED))])
         numbers = {
             "observed": float(log.episode_returns.mean()),
             "true": float(on_policy(key_true, world, blind, self.episodes).value or 0.0),

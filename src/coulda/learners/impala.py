@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.executors import Executor, Stream, Work, seeded
+from coulda.learners.loss import ActorCriticLoss, LossInfo
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import POMDP, Episode, Policy, batched, rollout
-from coulda.trainer import on_all_devices, shard_batch
-from coulda.training.actor_critic import ActorCriticLoss, LossInfo
+from coulda.trainer import descend, first_state, on_all_devices, shard_batch
 
 
 class ImpalaState(eqx.Module):
@@ -72,12 +73,11 @@ class Impala:
     def init(self, policy: ActorCritic) -> ImpalaState:
         """The state before the first step."""
         if not isinstance(policy, ActorCritic):
-            raise TypeError(
+            raise CouldaError(
                 f"IMPALA needs a policy that estimates its value, an ActorCritic; got a {type(policy).__name__}."
             )
         older = (policy,) * self.stream.staleness
-        optimizer_state = self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
-        return on_all_devices(ImpalaState(policy, older, optimizer_state, jnp.int32(0)))
+        return on_all_devices(ImpalaState(policy, older, first_state(self.optimizer, policy), jnp.int32(0)))
 
     def step(self, key: Array, state: ImpalaState) -> tuple[ImpalaState, ImpalaInfo]:  # noqa: ARG002
         """Take the next episodes and learn from them. Actors draw by the number of their batch: `key` is not used."""
@@ -119,9 +119,7 @@ def improve(
 ) -> tuple[ActorCritic, Any, ImpalaInfo]:
     """One update from episodes `[B, ...]`, on all local devices."""
     gradient, terms = eqx.filter_grad(loss.__call__, has_aux=True)(policy, shard_batch(episodes))
-    with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
-        parameters = eqx.filter(policy, eqx.is_inexact_array)
-        updates, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
+    improved, optimizer_state = descend(optimizer, gradient, optimizer_state, policy)
     info = ImpalaInfo(
         loss=terms,
         episode_return=jnp.mean(episodes.episode_return),
@@ -129,4 +127,4 @@ def improve(
         staleness=staleness,
         gradient_norm=optax.tree.norm(gradient),
     )
-    return eqx.apply_updates(policy, updates), optimizer_state, info
+    return improved, optimizer_state, info

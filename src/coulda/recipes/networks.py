@@ -19,18 +19,18 @@ from jax import Array
 
 from coulda.environments.sokoban import Sokoban, count_defects, solve
 from coulda.environments.sokoban.solver import SOLVED
-from coulda.experiments.presets import SokobanSize, draw_levels, sokoban, sokoban_policy
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import Learned
 from coulda.hindsight.source import history_length
+from coulda.learners.imitation import Imitation
+from coulda.learners.scenario_model import ScenarioTraining
 from coulda.planners.solver import SolverPlanners, solver_planners
-from coulda.policies import Uniform
+from coulda.policies import UniformPolicy
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import Episode, Policy, Scenario, batched, rollout
+from coulda.recipes.sokoban import SokobanWorld, draw_levels, sokoban, sokoban_policy
 from coulda.trainer import Trained, TrainerConfig, train
 from coulda.trainer.loop import Evaluate
-from coulda.training.imitation import Imitation
-from coulda.training.scenario_model import ScenarioTraining
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class HeldOut:
     episodes: int = 1000
 
     @classmethod
-    def drawn(cls, seed: int, size: SokobanSize, episodes: int) -> "HeldOut":
+    def drawn(cls, seed: int, size: SokobanWorld, episodes: int) -> "HeldOut":
         """With as many levels as episodes."""
         return cls(sokoban(draw_levels(jax.random.key(seed), size, "truth", episodes), size), episodes)
 
@@ -125,7 +125,7 @@ class Running:
             progress=self.progress,
         )
 
-    def evaluation(self, seed: int, size: SokobanSize, measure: Measure) -> Evaluate | None:
+    def evaluation(self, seed: int, size: SokobanWorld, measure: Measure) -> Evaluate | None:
         """The trainer's `evaluate`, which measures on levels that nothing is trained on; None if nothing is wanted."""
         if not self.evaluation_levels:
             return None
@@ -138,7 +138,7 @@ def level_key(seed: int) -> Array:
     return jax.random.split(jax.random.key(seed), 3)[0]
 
 
-def solvers(size: SokobanSize) -> Any:
+def solvers(size: SokobanWorld) -> Any:
     """For a batch of scenarios, the exact solver of each level; it has no answer where a level is not one of ours."""
 
     def experts(scenarios: Scenario) -> SolverPlanners:
@@ -147,20 +147,20 @@ def solvers(size: SokobanSize) -> Any:
     return experts
 
 
-def policy_of(key: Array, size: SokobanSize, recipe: PolicyRecipe) -> ConvLSTMPolicy:
+def policy_of(key: Array, size: SokobanWorld, recipe: PolicyRecipe) -> ConvLSTMPolicy:
     """The policy before it learns."""
     options = {name: getattr(recipe, name) for name in ("focus", "layers", "channels", "ticks", "units")}
     return sokoban_policy(key, size, **options)
 
 
-def imitation(environment: Sokoban, size: SokobanSize, recipe: PolicyRecipe) -> Imitation:
+def imitation(environment: Sokoban, size: SokobanWorld, recipe: PolicyRecipe) -> Imitation:
     """DAgger from the exact solver."""
     optimizer = falling(recipe.learning_rate, recipe.updates, recipe.updates - recipe.updates // 2)
     return Imitation(environment, solvers(size), optimizer, recipe.batch, recipe.cloning_updates)
 
 
 def train_policy(
-    seed: int, size: SokobanSize, levels: np.ndarray, recipe: PolicyRecipe, running: Running
+    seed: int, size: SokobanWorld, levels: np.ndarray, recipe: PolicyRecipe, running: Running
 ) -> tuple[ConvLSTMPolicy, Trained]:
     """DAgger from the exact solver, on `levels [n, size, size]` of the pool "policy"."""
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
@@ -179,15 +179,15 @@ def first_scenario_model(key: Array, recipe: ScenarioRecipe) -> ConvDRAW:
     return ConvDRAW(key, **options)
 
 
-def scenario_training(environment: Sokoban, size: SokobanSize, recipe: ScenarioRecipe) -> ScenarioTraining:
+def scenario_training(environment: Sokoban, size: SokobanWorld, recipe: ScenarioRecipe) -> ScenarioTraining:
     """The ELBO on episodes of the uniform policy, and of the solver if the recipe says so."""
     optimizer = falling(recipe.learning_rate, recipe.updates, int(0.4 * recipe.updates))
     experts = solvers(size) if recipe.expert else None
-    return ScenarioTraining(environment, Uniform(5), optimizer, recipe.batch, recipe.steps, experts)
+    return ScenarioTraining(environment, UniformPolicy(5), optimizer, recipe.batch, recipe.steps, experts)
 
 
 def train_scenarios(
-    seed: int, size: SokobanSize, levels: np.ndarray, recipe: ScenarioRecipe, running: Running
+    seed: int, size: SokobanWorld, levels: np.ndarray, recipe: ScenarioRecipe, running: Running
 ) -> tuple[ConvDRAW, Trained]:
     """A scenario model, on `levels [n, size, size]` of the pool "scenarios"."""
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
@@ -247,7 +247,7 @@ def _posteriors(environment: Sokoban, network: ConvDRAW, steps: Array, keys: Arr
     def one(key: Array) -> Posterior:
         key_scenario, key_infer, key_elbo = jax.random.split(key, 3)
         scenario = environment.scenario_prior.sample(key_scenario)
-        episode: Episode = rollout(environment, Uniform(5), scenario).episode
+        episode: Episode = rollout(environment, UniformPolicy(5), scenario).episode
         noise = network.noise(*scenario.initial.shape).sample(key_elbo)
         elbo, drawn = network.elbo(scenario.initial, episode, history_length(episode, steps), noise)
         return Posterior(scenario.initial, source.infer(key_infer, episode).initial, elbo, drawn.divergence)

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.learners.vtrace import vtrace
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import Episode
-from coulda.training.vtrace import vtrace
+from coulda.pomdp.walk import walk
 
 
 class Unrolled(eqx.Module):
@@ -92,12 +93,10 @@ class ActorCriticLoss(eqx.Module):
 def unroll(policy: ActorCritic, episode: Episode) -> Unrolled:
     """Run the policy over a whole logged episode, so that it remembers what it would have remembered."""
 
-    def step(carry: Any, inputs: tuple[Any, Any, Array]) -> tuple[Any, Unrolled]:
-        observation, action, reward = inputs
+    def ask(carry: Any, observation: Any, action: Array) -> tuple[Any, Unrolled]:
         carry, distribution, value = policy.with_value(carry, observation)
         log_probs = jax.nn.log_softmax(distribution.logits)
         entropy = -jnp.sum(jnp.exp(log_probs) * log_probs)
-        return policy.remember(carry, action, reward), Unrolled(log_probs[action], value, entropy)
+        return carry, Unrolled(log_probs[action], value, entropy)
 
-    observations = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
-    return jax.lax.scan(step, policy.initial_carry(), (observations, episode.action, episode.reward))[1]
+    return walk(policy, episode, ask)

@@ -4,7 +4,7 @@ All policies run on the same scenarios, so that their difference needs fewer epi
 How many times fewer depends on how alike the policies are, and on how many scenarios are drawn for each episode: what
 the policies share is the patient, and what they do not share, such as the noise of their own actions, is averaged out.
 
-`python -m coulda.experiments.sepsis_control` writes `results/evaluation/sepsis_control.json` and its figure.
+`python -m coulda.studies.sepsis_control` writes `results/evaluation/sepsis_control.json` and its figure.
 """
 
 import json
@@ -21,11 +21,11 @@ from jax import Array
 from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.episodes import collect
 from coulda.evaluation import Comparison, Estimate, compare
-from coulda.experiments.sepsis import ACTIONS, CF_PE, OBSERVED, SOFTNESS, best_planner
 from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
-from coulda.policies import Tabular
+from coulda.policies import TabularPolicy
+from coulda.studies.sepsis import ACTIONS, CF_PE, OBSERVED, SOFTNESS, best_planner
 
 SOFTER = (0.02, 0.05, 0.1, 0.2)
 """Probabilities of any but the best action in the policies that are compared with the best one; 0.05 is the log's."""
@@ -133,8 +133,8 @@ def _pair(table: Comparison, num_scenarios: int, second: str) -> dict[str, Any]:
     }
 
 
-def _policy(planner: TabularPlanner) -> Tabular:
-    return Tabular(np.exp(np.asarray(planner.logits)))
+def _policy(planner: TabularPlanner) -> TabularPolicy:
+    return TabularPolicy(np.exp(np.asarray(planner.logits)))
 
 
 def _plain(estimate: Estimate) -> dict[str, Any]:

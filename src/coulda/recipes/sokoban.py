@@ -13,16 +13,17 @@ import numpy as np
 from jax import Array
 
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate, tiles
+from coulda.errors import CouldaError
 from coulda.policies.conv_lstm import ConvLSTMPolicy
-from coulda.pomdp import GumbelMaxAction
+from coulda.pomdp import GumbelMaxChoice
 from coulda.progress import Advance
 
 
 @dataclass(frozen=True)
-class SokobanSize:
+class SokobanWorld:
     """A world: its grid with the border, its boxes, its horizon T, and the probability that a tile is masked."""
 
-    size: int
+    side: int
     boxes: int
     horizon: int
     mask: float
@@ -30,14 +31,14 @@ class SokobanSize:
     @property
     def max_states(self) -> int:
         """States of the boxes and the agent in a level without inner walls: more need no table."""
-        floor = (self.size - 2) ** 2
+        floor = (self.side - 2) ** 2
         return math.comb(floor, self.boxes) * floor
 
 
 SIZES = {
-    "7x7": SokobanSize(7, 1, 25, 0.8),
-    "8x8": SokobanSize(8, 2, 40, 0.875),
-    "10x10": SokobanSize(10, 3, 50, 0.9),
+    "7x7": SokobanWorld(7, 1, 25, 0.8),
+    "8x8": SokobanWorld(8, 2, 40, 0.875),
+    "10x10": SokobanWorld(10, 3, 50, 0.9),
 }
 """The last is the paper's. The others keep mask^T as small: a tile is seen at least once about as often."""
 
@@ -49,33 +50,33 @@ LEVELS_AT_ONCE = 250_000
 """That the generator draws between two looks at the progress."""
 
 
-def find_size(name: str) -> SokobanSize:
+def find_size(name: str) -> SokobanWorld:
     """A world by its name."""
     if name not in SIZES:
-        raise ValueError(f"there is no world '{name}'; the worlds are {', '.join(SIZES)}.")
+        raise CouldaError(f"there is no world '{name}'; the worlds are {', '.join(SIZES)}.")
     return SIZES[name]
 
 
-def sokoban(levels: np.ndarray, size: SokobanSize) -> Sokoban:
+def sokoban(levels: np.ndarray, size: SokobanWorld) -> Sokoban:
     """PO-Sokoban of that size on levels drawn uniformly from `levels`, with Gumbel-max actions."""
     return Sokoban(
         levels=UniformLevels(levels),
-        action_mechanism=GumbelMaxAction(5),
-        height=size.size,
-        width=size.size,
+        action_mechanism=GumbelMaxChoice(5),
+        height=size.side,
+        width=size.side,
         num_boxes=size.boxes,
         horizon=size.horizon,
         mask_probability=size.mask,
     )
 
 
-def sokoban_policy(key: Array, size: SokobanSize, *, focus: bool, **options: int) -> ConvLSTMPolicy:
+def sokoban_policy(key: Array, size: SokobanWorld, *, focus: bool, **options: int) -> ConvLSTMPolicy:
     """A policy before it learns; with `focus` its heads look at the agent's cell and at the mean of all."""
     looks_at = (tiles.AGENT, tiles.AGENT_ON_TARGET) if focus else ()
-    return ConvLSTMPolicy(key, size.size, size.size, focus=looks_at, **options)
+    return ConvLSTMPolicy(key, size.side, size.side, focus=looks_at, **options)
 
 
-def draw_levels(key: Array, size: SokobanSize, pool: str, n: int, advance: Advance | None = None) -> np.ndarray:
+def draw_levels(key: Array, size: SokobanWorld, pool: str, n: int, advance: Advance | None = None) -> np.ndarray:
     """`n` levels of one pool, `uint8[n, size, size]`: what the generator draws, those of other pools left out.
 
     `advance` is told how many more there are.
@@ -111,8 +112,8 @@ def check_disjoint(pools: dict[str, np.ndarray]) -> None:
     for name, levels in pools.items():
         for level in np.unique(levels.reshape(len(levels), -1), axis=0):
             if (owner := owners.setdefault(level.tobytes(), name)) != name:
-                raise ValueError(f"the pools '{owner}' and '{name}' share a level; draw them with `draw_levels`.")
+                raise CouldaError(f"the pools '{owner}' and '{name}' share a level; draw them with `draw_levels`.")
 
 
-def _shape(size: SokobanSize) -> tuple[int, int, int]:
-    return size.size, size.size, size.boxes
+def _shape(size: SokobanWorld) -> tuple[int, int, int]:
+    return size.side, size.side, size.boxes

@@ -2,7 +2,7 @@
 
 The policy learns on levels of the pool "policy" and is measured on levels that nothing was trained on.
 
-    python -m coulda.experiments.impala   # writes results/impala
+    python -m coulda.recipes.impala   # writes results/impala
 """
 
 import json
@@ -18,18 +18,19 @@ import jax
 import optax
 from jax import Array
 
-from coulda.evaluation.scenarios import on_policy
+from coulda.errors import CouldaError
+from coulda.evaluation.on_scenarios import on_policy
 from coulda.executors import Executor, InProcess, Work, WorkSpec
-from coulda.experiments.presets import draw_levels, find_size, sokoban, sokoban_policy
-from coulda.experiments.sokoban_models import HeldOut, falling
-from coulda.experiments.worlds import find_world
 from coulda.extras import require
-from coulda.policies import Recurrent
+from coulda.learners import ActorCriticLoss, Impala, episodes_of
+from coulda.policies import RecurrentPolicy
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import POMDP
+from coulda.recipes.networks import HeldOut, falling
+from coulda.recipes.sokoban import draw_levels, find_size, sokoban, sokoban_policy
+from coulda.recipes.worlds import find_world
 from coulda.trainer import Trained, TrainerConfig, train
 from coulda.trainer.logs import LOG, held_out_curve, read_log
-from coulda.training import ActorCriticLoss, Impala, episodes_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class ImpalaRecipe:
     @property
     def spec(self) -> WorkSpec:
         """The recipe of the actors' work, for workers anywhere."""
-        return WorkSpec("coulda.experiments.impala:actors", {"recipe": asdict(self)})
+        return WorkSpec("coulda.recipes.impala:actors", {"recipe": asdict(self)})
 
     def training(self, executor: Executor) -> Impala:
         """The learner, of what the executor's actors do."""
@@ -111,8 +112,8 @@ class ImpalaRecipe:
         environment = find_world(self.environment).environment
         spaces: Any = environment.observation_space, environment.action_space
         if not hasattr(environment.action_space, "n"):
-            raise ValueError(f"IMPALA learns discrete actions here; '{self.environment}' has {spaces[1]}.")
-        return Recurrent(key, *spaces, width=self.width)
+            raise CouldaError(f"IMPALA learns discrete actions here; '{self.environment}' has {spaces[1]}.")
+        return RecurrentPolicy(key, *spaces, width=self.width)
 
     def make_evaluation(self, episodes: int) -> Callable[[Array, ActorCritic], dict[str, Any]]:
         """(key, policy) -> its mean return, in sokoban on levels that are held out, and the share that it solves."""

@@ -11,10 +11,10 @@ from jax import Array
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import negative_elbo, random_lengths
 from coulda.hindsight.source import history_length
+from coulda.learners.imitation import Experts, draw
 from coulda.planners.mixture import ExpertMixture
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, rollout
-from coulda.trainer import on_all_devices, sum_over_devices
-from coulda.training.imitation import Experts, draw
+from coulda.trainer import descend, first_state, on_all_devices, sum_over_devices
 
 SHARES = (0.0, 0.5, 1.0)
 """How much of its acting an expert does, in equal parts of a batch."""
@@ -50,7 +50,7 @@ class ScenarioTraining(eqx.Module):
 
     def init(self, network: ConvDRAW) -> ScenarioState:
         """The state before the first step."""
-        return on_all_devices(ScenarioState(network, self.optimizer.init(eqx.filter(network, eqx.is_inexact_array))))
+        return on_all_devices(ScenarioState(network, first_state(self.optimizer, network)))
 
     def step(self, key: Array, state: ScenarioState) -> tuple[ScenarioState, dict[str, Array]]:
         """Log a batch, and climb its ELBO. Consumes `key`."""
@@ -69,10 +69,9 @@ class ScenarioTraining(eqx.Module):
         batch = jnp.arange(self.batch), scenarios, lengths, noise
         gradient, info = sum_over_devices(self._gradient, (state.network, expert), batch)
         gradient, info = jax.tree.map(lambda total: total / self.batch, (gradient, info))
-        with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
-            updates, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
+        network, optimizer_state = descend(self.optimizer, gradient, state.optimizer_state, state.network)
         info |= {"gradient_norm": optax.tree.norm(gradient)}
-        return ScenarioState(eqx.apply_updates(state.network, updates), optimizer_state), info
+        return ScenarioState(network, optimizer_state), info
 
     def _gradient(self, shared: Any, batch: Any) -> tuple[Any, dict[str, Array]]:
         """Log some episodes, `[b]`; the gradient of the sum of their losses, and the sums of what they tell."""

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from coulda.evaluation.history import all_log_probs
 from coulda.planners.mixture import ExpertMixture
 from coulda.pomdp import POMDP, Planner, Policy, Scenario, Trajectory, rollout
-from coulda.trainer import on_all_devices, sum_over_devices
+from coulda.pomdp.walk import all_log_probs
+from coulda.trainer import descend, first_state, on_all_devices, sum_over_devices
 
 Experts = Callable[[Scenario], Callable[[Array], Planner]]
 """Scenarios `[B, ...]` -> the planner of the i-th of them. Runs on the host, once a step: it may search."""
@@ -64,8 +64,7 @@ class Imitation(eqx.Module):
 
     def init(self, policy: Policy) -> ImitationState:
         """The state before the first step."""
-        optimizer_state = self.optimizer.init(eqx.filter(policy, eqx.is_inexact_array))
-        return on_all_devices(ImitationState(policy, optimizer_state, jnp.int32(0)))
+        return on_all_devices(ImitationState(policy, first_state(self.optimizer, policy), jnp.int32(0)))
 
     def step(self, key: Array, state: ImitationState) -> tuple[ImitationState, ImitationInfo]:
         """Draw scenarios, ask the expert for its tables, act, and learn. Consumes `key`."""
@@ -79,8 +78,7 @@ class Imitation(eqx.Module):
         gradient, sums = sum_over_devices(self._gradient, (state.policy, expert, beta), batch)
         advised = jnp.maximum(sums["advised"], 1.0)
         gradient = jax.tree.map(lambda total: total / advised, gradient)
-        with jax.numpy_dtype_promotion("standard"):  # optax counts in integers and promotes them
-            updates, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
+        policy, optimizer_state = descend(self.optimizer, gradient, state.optimizer_state, state.policy)
         info = ImitationInfo(
             loss=sums["loss"] / advised,
             agreement=sums["agreement"] / advised,
@@ -88,7 +86,7 @@ class Imitation(eqx.Module):
             answered=sums["advised"] / jnp.maximum(sums["live"], 1.0),
             gradient_norm=optax.tree.norm(gradient),
         )
-        return ImitationState(eqx.apply_updates(state.policy, updates), optimizer_state, state.updates + 1), info
+        return ImitationState(policy, optimizer_state, state.updates + 1), info
 
     def _gradient(self, shared: Any, batch: Any) -> tuple[Any, dict[str, Array]]:
         """Act in some scenarios, `[b]`; the gradient of the summed losses of all advised steps, and sums to tell."""

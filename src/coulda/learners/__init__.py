@@ -1,0 +1,19 @@
+"""How policies are trained from experience and from experts."""
+
+from coulda.learners.imitation import Imitation, ImitationInfo, ImitationState
+from coulda.learners.impala import Impala, ImpalaInfo, ImpalaState, episodes_of
+from coulda.learners.loss import ActorCriticLoss
+from coulda.learners.vtrace import VTrace, vtrace
+
+__all__ = [
+    "ActorCriticLoss",
+    "Imitation",
+    "ImitationInfo",
+    "ImitationState",
+    "Impala",
+    "ImpalaInfo",
+    "ImpalaState",
+    "VTrace",
+    "episodes_of",
+    "vtrace",
+]

@@ -1,0 +1,75 @@
+"""Objects by name: `package.module:name`, or `file.py:name`. The one place where a user's own code is imported."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from coulda.errors import CouldaError
+
+Kind = TypeVar("Kind")
+
+
+def named(name: str) -> Any:
+    """The object called `package.module:name` or `file.py:name`.
+
+    >>> named("math:pi")
+    3.141592653589793
+    >>> named("math:tau2")
+    Traceback (most recent call last):
+    coulda.errors.CouldaError: 'math:tau2': math has no 'tau2'
+    """
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise CouldaError(f"'{name}' names no object; write package.module:name or file.py:name")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(name, place)
+    if not hasattr(module, attribute):
+        raise CouldaError(f"'{name}': {place} has no '{attribute}'")
+    return getattr(module, attribute)
+
+
+def load(name: str, kind: type[Kind]) -> Kind:
+    """The object of that name, or what the function of that name returns; it must be a `kind`."""
+    found = named(name)
+    value = found if isinstance(found, kind) else found() if callable(found) else found
+    if not isinstance(value, kind):
+        raise CouldaError(f"'{name}' is a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+def anywhere(name: str) -> str:
+    """The same name such that it is found from any folder."""
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
+
+
+def _from_package(name: str, place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        # What the module itself fails to import is its own matter.
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise CouldaError(f"'{name}': there is no module '{error.name}'; a file is named file.py:name") from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    path = path.resolve()
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # A file finds its neighbors, as when it is run.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -1,0 +1,1 @@
+"""Worlds to work in, and recipes for what is trained in them."""

@@ -1,0 +1,1 @@
+"""What we measured of ourselves: one file per study, each with its committed result."""
