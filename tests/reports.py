@@ -10,7 +10,7 @@ from coulda.environments.sepsis import Sepsis
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate, solve, tiles
 from coulda.environments.sokoban.solver import SOLVED
 from coulda.episodes import collect
-from coulda.evaluation import compare
+from coulda.evaluation import OnScenarios, compare, model_free
 from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.hindsight.source import fresh, history_length, other_key
@@ -97,7 +97,15 @@ def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num
 def triage_table():
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
     policies = {"treat when ill": TARGET, "as logged": BEHAVIOR}
-    return tabulate(compare(jax.random.key(1), triage(), policies, log, Exact(triage()), truth={"treat when ill": 0.3}))
+    return tabulate(
+        compare(
+            jax.random.key(1),
+            log,
+            policies,
+            [*model_free(log), OnScenarios(triage(), Exact(triage()))],
+            truth={"treat when ill": 0.3},
+        )
+    )
 
 
 def sokoban_report(title: str = "Sokoban in hindsight") -> Report:

@@ -7,12 +7,13 @@ import jax
 import pytest
 import tyro
 
-from coulda.cli.evaluate import Evaluate, load
+from coulda.cli.evaluate import Evaluate
 from coulda.episodes import collect, write_any
 from coulda.episodes.files import write_log
 from coulda.errors import CouldaError
-from coulda.evaluation import compare
+from coulda.evaluation import OnScenarios, compare, model_free
 from coulda.hindsight import Exact
+from coulda.naming import load
 from coulda.pomdp import POMDP, Policy
 from coulda.report import load_report, tabulate
 from tests.conftest import ROOT
@@ -45,7 +46,7 @@ def test_the_table_is_that_of_compare(folder: Path, capsys):
     written = json.loads((folder / "out" / "table.json").read_text())
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
     policies = {"TARGET": TARGET, "BEHAVIOR": BEHAVIOR}
-    expected = compare(jax.random.key(11), triage(), policies, log, Exact(triage()))
+    expected = compare(jax.random.key(11), log, policies, [*model_free(log), OnScenarios(triage(), Exact(triage()))])
     for name, estimate in expected.rows():
         assert written["policies"][name][estimate.method]["value"] == pytest.approx(estimate.value, abs=1e-6)
         assert written["policies"][name][estimate.method]["verdict"] == estimate.verdict
@@ -79,7 +80,7 @@ def test_workers_elsewhere_make_the_same_table(folder: Path, monkeypatch):
 
 def test_executors_need_a_model_and_an_address_needs_ray(folder: Path):
     arguments = [str(folder / "log"), "--policy", f"{folder / 'world.py'}:TARGET"]
-    with pytest.raises(CouldaError, match="--executor processes works on what rests on a model; add --model"):
+    with pytest.raises(CouldaError, match="none is named; add --model"):
         tyro.cli(Evaluate, args=[*arguments, "--executor", "processes"]).run()
     with pytest.raises(CouldaError, match="add --executor ray"):
         tyro.cli(Evaluate, args=[*arguments, "--model", f"{folder / 'world.py'}:model", "--address", "auto"]).run()

@@ -10,9 +10,11 @@ from gymnasium import spaces
 
 from coulda.episodes import Schema, checked_log, collect, fit_behavior
 from coulda.errors import CouldaError
-from coulda.evaluation import LinearQ, NetworkQ, doubly_robust, fitted_q, importance_sampling
+from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, LinearQ, NetworkQ
 from coulda.evaluation.doubly_robust import cross_fitted
-from coulda.evaluation.fitted_q import fit_values, gather
+from coulda.evaluation.fitted_q import default_regression, fit_values, seen_by, steps_of
+from coulda.evaluation.method import key_for
+from coulda.evaluation.reading import read
 from coulda.noise import Categorical, Normal
 from coulda.pomdp import Policy
 from tests.triage import BEHAVIOR, TARGET, Stubborn, Table, exact_value, triage
@@ -23,6 +25,11 @@ KEY = jax.random.key(7)
 @pytest.fixture(scope="module")
 def log():
     return collect(jax.random.key(0), triage(), BEHAVIOR, 300)
+
+
+def fitted_to(log, regression):
+    """What the regression sees of the log, with TARGET's probabilities."""
+    return regression, steps_of(read(log, {"target": TARGET}, [seen_by(regression)]), "target", regression)
 
 
 def plain_steps(log, probability):
@@ -71,7 +78,7 @@ def plain_importance(episodes, kind, cap=None):
 def test_importance_sampling(log, kind, recurrent):
     policy, probability = (Stubborn(), stubborn_probability) if recurrent else (TARGET, target_probability)
     expected = plain_importance(plain_steps(log, probability), kind, cap=1.5)
-    estimate = importance_sampling(KEY, policy, log, kind, cap=1.5 if kind == "capped" else None)
+    estimate = ImportanceSampling(kind, cap=1.5 if kind == "capped" else None).estimate(KEY, policy, log)
     assert estimate.value == pytest.approx(expected, abs=1e-5)
     assert estimate.terms.mean() == pytest.approx(expected, abs=1e-5)
     assert estimate.value in estimate.interval
@@ -97,7 +104,7 @@ def test_a_textbook_example_worked_by_hand():
         "weighted_per_decision": 1.8 + 1.92 / 2.24,
     }
     for kind, value in expected.items():
-        assert importance_sampling(KEY, policy, log, kind).value == pytest.approx(value, abs=1e-5)
+        assert ImportanceSampling(kind).estimate(KEY, policy, log).value == pytest.approx(value, abs=1e-5)
 
 
 def plain_q(log, policy, episodes, weights=None):
@@ -126,7 +133,7 @@ def plain_q(log, policy, episodes, weights=None):
 def test_tabular_fitted_q(log):
     _, value = plain_q(log, TARGET, range(len(log)))
     expected = np.mean([value(log.max_length, int(episode.observation[0])) for episode in log])
-    estimate = fitted_q(KEY, TARGET, log)
+    estimate = FittedQ().estimate(KEY, TARGET, log)
     assert estimate.value == pytest.approx(expected, abs=1e-5)
     assert exact_value(TARGET) in estimate.interval
 
@@ -134,7 +141,7 @@ def test_tabular_fitted_q(log):
 @pytest.mark.parametrize("weighted_form", [False, True])
 def test_doubly_robust(log, weighted_form):
     """DR and WDR with the folds that the estimator used, from the definitions."""
-    key_folds = jax.random.split(KEY)[0]
+    key_folds = jax.random.split(key_for(KEY, "WDR" if weighted_form else "DR"), 3)[0]
     fold = np.asarray(jax.random.permutation(key_folds, len(log))) % 5
     steps, horizon = plain_steps(log, target_probability), log.max_length
     rows = []
@@ -153,28 +160,28 @@ def test_doubly_robust(log, weighted_form):
         rho = [math.prod(ratio for ratio, _ in ratios[: t + 1]) for _, _, ratios in rows]
         paid = sum(w * deltas[t] for w, (_, deltas, _) in zip(rho, rows, strict=True) if t < len(deltas))
         total += paid / (sum(rho) if weighted_form else len(rows))
-    estimate = doubly_robust(KEY, TARGET, log, weighted_form=weighted_form)
+    estimate = DoublyRobust(weighted_form).estimate(KEY, TARGET, log)
     assert estimate.value == pytest.approx(total, abs=1e-5)
     assert exact_value(TARGET) in estimate.interval
 
 
 def test_linear_regression_on_one_hot_features_is_the_table(log):
     values = [
-        fit_values(g.regression, g.steps, jnp.ones(len(log))).v
-        for g in (gather(TARGET, log), gather(TARGET, log, LinearQ(1e-4)))
+        fit_values(*fitted_to(log, regression), jnp.ones(len(log))).v
+        for regression in (default_regression(log), LinearQ(1e-4))
     ]
     np.testing.assert_allclose(np.asarray(values[0])[:, 0], np.asarray(values[1])[:, 0], atol=2e-3)
 
 
 def test_a_network_finds_the_same_value(log):
-    estimate = fitted_q(KEY, TARGET, log, NetworkQ(width=16, updates=150))
-    assert estimate.value == pytest.approx(fitted_q(KEY, TARGET, log).value, abs=0.03)
+    estimate = FittedQ(NetworkQ(width=16, updates=150)).estimate(KEY, TARGET, log)
+    assert estimate.value == pytest.approx(FittedQ().estimate(KEY, TARGET, log).value, abs=0.03)
     assert estimate.verdict == "caution"
     assert "network was fitted once" in estimate.reasons
 
 
 def test_values_after_the_end_are_zero(log):
-    q, v = cross_fitted(jax.random.key(1), gather(TARGET, log))
+    q, v = cross_fitted(jax.random.key(1), *fitted_to(log, default_regression(log)))
     lengths = log.lengths
     for i in range(len(log)):
         assert not q[i, lengths[i] :].any()
@@ -190,29 +197,28 @@ class NeverTreats(Policy):
 def test_no_support_is_named():
     always = collect(jax.random.key(3), triage(), Table([[0.0, 1.0]] * 4), 50)
     for estimate in (
-        importance_sampling(KEY, NeverTreats(), always, "ordinary"),
-        importance_sampling(KEY, NeverTreats(), always, "weighted"),
-        doubly_robust(KEY, NeverTreats(), always),
+        method.estimate(KEY, NeverTreats(), always)
+        for method in (ImportanceSampling("ordinary"), ImportanceSampling("weighted"), DoublyRobust())
     ):
         assert estimate.status == "no support"
         assert estimate.value is None
         assert estimate.interval is None
         assert estimate.verdict == "do not trust"
         assert "never takes" in str(estimate)
-    unseen = fitted_q(KEY, NeverTreats(), always)
+    unseen = FittedQ().estimate(KEY, NeverTreats(), always)
     assert unseen.verdict == "do not trust"
     assert "never done there" in unseen.reasons
 
 
 def test_missing_probabilities_are_named_and_can_be_fitted(log):
     unknown = log.with_log_prob(np.full_like(log.log_prob, np.nan), behavior="logged")
-    estimate = importance_sampling(KEY, TARGET, unknown)
+    estimate = ImportanceSampling().estimate(KEY, TARGET, unknown)
     assert estimate.status == "no probabilities"
     assert "fit_behavior" in estimate.explanation
-    fitted = importance_sampling(KEY, TARGET, fit_behavior(unknown))
+    fitted = ImportanceSampling().estimate(KEY, TARGET, fit_behavior(unknown))
     assert "fitted to the log" in fitted.reasons
     assert fitted.verdict != "trust"
-    assert fitted.value == pytest.approx(importance_sampling(KEY, TARGET, log).value, abs=0.1)
+    assert fitted.value == pytest.approx(ImportanceSampling().estimate(KEY, TARGET, log).value, abs=0.1)
 
 
 class Gaussian(Policy):
@@ -228,11 +234,11 @@ def test_continuous_actions_are_weighed_by_densities():
     schema = Schema(spaces.Discrete(1), spaces.Box(-np.inf, np.inf, ()))
     density = -0.5 * actions**2 - 0.5 * math.log(2 * math.pi)
     log = checked_log(schema, np.zeros(800, int), actions, actions, np.ones(400, int), np.ones(400, bool), density)
-    estimate = importance_sampling(KEY, Gaussian(0.3), log)
+    estimate = ImportanceSampling().estimate(KEY, Gaussian(0.3), log)
     w = np.exp(0.3 * actions - 0.045)
     assert estimate.value == pytest.approx((w * actions).sum() / w.sum(), abs=1e-5)
-    with pytest.raises(CouldaError, match="needs discrete actions"):
-        fitted_q(KEY, Gaussian(0.3), log)
+    with pytest.raises(CouldaError, match="need discrete actions"):
+        FittedQ().estimate(KEY, Gaussian(0.3), log)
 
 
 def test_huge_weights_stay_finite():
@@ -245,6 +251,6 @@ def test_huge_weights_stay_finite():
         schema, np.zeros(n * (T + 1), int), actions, np.ones(n * T), np.full(n, T), np.ones(n, bool), behavior
     )
     for kind in ("weighted", "weighted_per_decision"):
-        estimate = importance_sampling(KEY, Table([[0.12, 0.88]]), log, kind)
+        estimate = ImportanceSampling(kind).estimate(KEY, Table([[0.12, 0.88]]), log)
         assert estimate.value == pytest.approx(T, rel=1e-6)
         assert estimate.verdict == "do not trust"

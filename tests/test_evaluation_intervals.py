@@ -6,7 +6,7 @@ from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import pareto_shape, weight_diagnostics
-from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Ratios, bca, bernstein, interval, student
+from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Precision, Ratios, bca, bernstein, student
 
 RNG = np.random.default_rng(0)
 SKEWED = RNG.gamma(0.7, size=80)
@@ -77,9 +77,28 @@ def test_bernstein_by_hand():
     with pytest.raises(CouldaError, match="outside bounds"):
         bernstein(terms, 0.95, (0.0, 0.5))
     with pytest.raises(CouldaError, match="give bounds="):
-        interval(RNG, Ratios.mean_of(terms), 0.95, "bernstein")
-    with pytest.raises(CouldaError, match="use 'student', 'bca' or 'bernstein'"):
-        interval(RNG, Ratios.mean_of(terms), 0.95, "magic")
+        Precision(interval="bernstein")
+
+
+def test_precision_names_the_interval():
+    """Each kind is the one that is asked for; weighted terms have no bounds, so that they keep BCa."""
+    ratios = Ratios.mean_of(SKEWED)
+    bounded = Precision(0.9, "bernstein", (0.0, 10.0))
+    assert bounded.of_returns(RNG, ratios) == bernstein(SKEWED, 0.9, (0.0, 10.0))
+    assert bounded.of_weighted(RNG, ratios).kind == "bca"
+    assert Precision(0.9).of_returns(RNG, ratios) == student(SKEWED, 0.9)
+    assert Precision(0.9, "student").of_weighted(RNG, ratios) == student(SKEWED, 0.9)
+    assert Precision(interval="bca").of_returns(RNG, ratios).kind == "bca"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"interval": "magic"}, "use one of 'student', 'bca', 'bernstein'"), ({"level": 95.0}, "between 0 and 1"),
+     ({"level": float("nan")}, "between 0 and 1"), ({"scenarios": 0}, "draw at least 1")],
+)  # fmt: skip
+def test_a_precision_that_means_nothing_is_refused(wrong, message):
+    with pytest.raises(CouldaError, match=message):
+        Precision(**wrong)
 
 
 def test_long_logs_do_not_wait_for_the_bootstrap():

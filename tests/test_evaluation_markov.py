@@ -6,14 +6,29 @@ import pytest
 
 from coulda.environments import tiger
 from coulda.episodes import collect
-from coulda.evaluation.doubly_robust import doubly_robust
-from coulda.evaluation.fitted_q import DENSE_CELLS, Table, fit_values, fitted_q, gather, iterated_values, past_matters
+from coulda.evaluation import DoublyRobust, FittedQ, TableQ
+from coulda.evaluation.fitted_q import (
+    DENSE_CELLS,
+    default_regression,
+    fit_values,
+    iterated_values,
+    past_matters,
+    seen_by,
+    steps_of,
+)
 from coulda.evaluation.markov import markov_diagnostic
 from coulda.evaluation.model_checks import transition_test
+from coulda.evaluation.reading import read
 from coulda.policies import UniformPolicy
 from tests.triage import BEHAVIOR, TARGET, Stubborn, triage
 
 KEY = jax.random.key(3)
+
+
+def table_of(policy, log):
+    """The regression, and the log's steps as it sees them."""
+    regression = default_regression(log)
+    return regression, steps_of(read(log, {"policy": policy}, [seen_by(regression)]), "policy", regression)
 
 
 def found(estimate):
@@ -23,16 +38,16 @@ def found(estimate):
 def test_the_tiger_behind_the_door_is_not_what_was_heard():
     world = tiger(horizon=4, reparameterization="gumbel_max")
     log = collect(jax.random.key(0), world, UniformPolicy(3), 400)
-    estimate = fitted_q(KEY, UniformPolicy(3), log, resamples=10)
+    estimate = FittedQ(resamples=10).estimate(KEY, UniformPolicy(3), log)
     assert found(estimate).verdict == "do not trust"
     assert "came before" in estimate.reasons
-    assert found(doubly_robust(KEY, UniformPolicy(3), log)).verdict == "caution"
+    assert found(DoublyRobust().estimate(KEY, UniformPolicy(3), log)).verdict == "caution"
 
 
 def test_a_markov_world_is_trusted():
     """The twin: states are observed. A false alarm has probability 0.01; the keys are fixed."""
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
-    assert past_matters(KEY, gather(TARGET, log))[0].verdict == "trust"
+    assert past_matters(KEY, *table_of(TARGET, log))[0].verdict == "trust"
 
 
 def test_false_alarms_are_as_rare_as_promised():
@@ -54,13 +69,13 @@ def test_false_alarms_are_as_rare_as_promised():
 @pytest.mark.parametrize("policy", [TARGET, Stubborn()], ids=["table", "memory"])
 def test_sums_made_once_are_the_iteration(policy):
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
-    gathered = gather(policy, log)
-    assert isinstance(gathered.regression, Table)
-    assert gathered.regression.num_observations * 2 < DENSE_CELLS
+    regression, steps = table_of(policy, log)
+    assert isinstance(regression, TableQ)
+    assert regression.num_observations * 2 < DENSE_CELLS
     weight = jax.random.uniform(KEY, (60,))
-    quick = fit_values(gathered.regression, gathered.steps, weight)
-    plain = iterated_values(gathered.regression, gathered.steps, gathered.steps.live.astype(float) * weight[:, None])
-    live = np.asarray(gathered.steps.live)
+    quick = fit_values(regression, steps, weight)
+    plain = iterated_values(regression, steps, steps.live.astype(float) * weight[:, None])
+    live = np.asarray(steps.live)
     np.testing.assert_allclose(np.asarray(quick.q)[live], np.asarray(plain.q)[live], atol=1e-5)
     np.testing.assert_allclose(np.asarray(quick.v[:, :-1])[live], np.asarray(plain.v[:, :-1])[live], atol=1e-5)
 

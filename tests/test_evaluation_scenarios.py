@@ -9,13 +9,24 @@ import pytest
 from coulda.environments import tiger
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import collect, from_arrays, open_log, to_arrays, write_log
-from coulda.evaluation import compare, evaluate, on_policy
-from coulda.evaluation.history import filled_batches
+from coulda.errors import CouldaError
+from coulda.evaluation import (
+    ImportanceSampling,
+    OnPolicy,
+    OnScenarios,
+    Precision,
+    compare,
+    evaluate,
+    model_free,
+    on_policy,
+)
 from coulda.evaluation.model_checks import replay
+from coulda.evaluation.reading import padded_batches
+from coulda.executors import InProcess
 from coulda.hindsight import Exact, Prior
 from coulda.policies import UniformPolicy
 from coulda.pomdp import rollout
-from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, WAIT, Stubborn, exact_value, triage
+from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, Stubborn, exact_value, triage
 
 KEY = jax.random.key(11)
 MODEL = triage()
@@ -29,7 +40,7 @@ def log():
 @pytest.fixture(scope="module")
 def table(log):
     policies = {"target": TARGET, "behavior": BEHAVIOR, "stubborn": Stubborn()}
-    return compare(KEY, MODEL, policies, log, Exact(MODEL), environment=MODEL, on_policy_episodes=400)
+    return compare(KEY, log, policies, [*model_free(log), OnScenarios(MODEL, Exact(MODEL)), OnPolicy(MODEL, 400)])
 
 
 def test_no_hindsight_is_the_model_based_estimate(log):
@@ -51,7 +62,7 @@ def test_the_log_is_worked_on_in_the_pieces_that_it_has(tmp_path, log):
     """Shards are not filled up to more than the largest of them, and change nothing."""
     write_log(tmp_path / "log", log.batches(150))
     stored = open_log(tmp_path / "log")
-    sizes = [(episode.reward.shape[0], count) for (episode, _), count in filled_batches(stored, MODEL.horizon)]
+    sizes = [(episode.reward.shape[0], count) for (episode, _), count in padded_batches(stored, MODEL.horizon)]
     assert sizes == [(150, 150), (150, 150), (150, 100)]
     of = lambda log: evaluate(KEY, MODEL, TARGET, log, Exact(MODEL)).terms
     np.testing.assert_array_equal(of(stored), of(log))
@@ -82,7 +93,7 @@ def test_relative_error_is_the_papers(table):
 
 
 def test_a_policy_does_not_differ_from_itself(log):
-    table = compare(KEY, MODEL, {"a": TARGET, "b": TARGET}, log, Exact(MODEL))
+    table = compare(KEY, log, {"a": TARGET, "b": TARGET}, [ImportanceSampling(), OnScenarios(MODEL, Exact(MODEL))])
     for method in ("CF-PE(6)", "MB-PE", "WIS"):
         difference = table.difference(method, "a", "b")
         assert difference.value == 0
@@ -110,7 +121,7 @@ def test_flips_are_the_episodes_that_cross(table, log):
 
 
 def test_more_scenarios_narrow_the_part_that_they_can(log):
-    one, many = (evaluate(KEY, MODEL, TARGET, log, Exact(MODEL), num_scenarios=m) for m in (1, 4))
+    one, many = (evaluate(KEY, MODEL, TARGET, log, Exact(MODEL), precision=Precision(scenarios=m)) for m in (1, 4))
     assert many.interval.width < one.interval.width
     between, within = (many.details[f"variance {part}"] for part in ("between episodes", "within an episode"))
     assert many.terms.var(ddof=1) == pytest.approx(between + within / 4, rel=1e-6)
@@ -182,32 +193,65 @@ def verdicts(estimate) -> dict[str, str]:
 def test_a_model_that_believes_in_other_noise_is_found_out(log):
     """First states of the model are mostly bad ones; hindsight corrects it, and says so of both estimates."""
     biased = eqx.tree_at(lambda m: m.initial_logits, MODEL, jnp.log(jnp.array([0.1, 0.9, 1e-30, 1e-30])))
-    table = compare(KEY, biased, {"target": TARGET}, log, Exact(biased), free=False).estimates["target"]
+    # Eight scenarios per episode: hindsight then moves the value by seven standard errors.
+    precision = Precision(scenarios=8)
+    methods = [OnScenarios(biased, Exact(biased))]
+    table = compare(KEY, log, {"target": TARGET}, methods, precision=precision).estimates["target"]
     for method in ("MB-PE", "CF-PE(6)"):
         assert verdicts(table[method])["mismatch"] == "do not trust"
         assert verdicts(table[method])["hindsight"] != "trust"
     assert abs(table["CF-PE(6)"].value - exact_value(TARGET)) < abs(table["MB-PE"].value - exact_value(TARGET))
     # The twin: the right model.
-    right = compare(KEY, MODEL, {"target": TARGET}, log, Exact(MODEL), free=False).estimates["target"]
+    right = compare(KEY, log, {"target": TARGET}, [OnScenarios(MODEL, Exact(MODEL))]).estimates["target"]
     assert right["MB-PE"].verdict == right["CF-PE(6)"].verdict == "trust"
 
 
 def test_thin_support_of_an_estimated_model(log):
     def support(some):
-        table = compare(KEY, MODEL, {"target": TARGET}, log, Exact(MODEL), free=False, estimated_from=some)
+        table = compare(KEY, log, {"target": TARGET}, [OnScenarios(MODEL, Exact(MODEL), estimated_from=some)])
         return next(d for d in table.estimates["target"]["MB-PE"].diagnostics if d.name == "support")
 
     assert (support(log).value, support(log).verdict) == (1.0, "trust")
     assert support(log[:4]).verdict == "do not trust"
 
 
+class Picky(TabularPOMDP):
+    """Calls a scenario malformed where its first Gumbel is large."""
+
+    def malformed(self, scenario):
+        return scenario.initial[0] > 1.0
+
+
 def test_malformed_scenarios_are_counted(log):
-    """Call a scenario malformed where its first Gumbel is large: the share is the Gumbel's tail, 1 - exp(-exp(-1))."""
-    estimate = evaluate(KEY, MODEL, TARGET, log, malformed=lambda scenario: scenario.initial[0] > 1.0)
+    """The model itself says which are: their share is the Gumbel's tail, 1 - exp(-exp(-1))."""
+    tables = INITIAL, np.stack([WAIT, TREAT]), np.eye(4), REWARD
+    terminal = [False, False, True, True]
+    picky = Picky(*tables, horizon=5, reparameterization="gumbel_max", terminal=terminal)
+    estimate = evaluate(KEY, picky, TARGET, log)
     found = next(d for d in estimate.diagnostics if d.name == "malformed")
     # 400 draws of probability 0.308: four standard errors are 0.092 (6e-5).
     assert abs(found.value - (1 - np.exp(-np.exp(-1)))) < 0.092
     assert found.verdict == "do not trust"
+
+
+def test_an_executor_makes_the_same_table_and_no_other(log):
+    """Its work is built from the same objects, or is refused with the name of what differs."""
+    method, policies = OnScenarios(MODEL, Exact(MODEL)), {"target": TARGET}
+    expected = compare(KEY, log, policies, [method]).estimates["target"]
+    with InProcess(method.work(log, policies, Precision())) as executor:
+        found = compare(KEY, log, policies, [method], executor=executor).estimates["target"]
+        for name in expected:
+            np.testing.assert_array_equal(found[name].terms, expected[name].terms)
+        others = {
+            "scenarios per episode": (log, policies, method, Precision(scenarios=2)),
+            "policies": (log, {"target": BEHAVIOR}, method, Precision()),
+            "log": (log[:-1], policies, method, Precision()),
+            "sources": (log, policies, OnScenarios(MODEL, Exact(MODEL).given(2)), Precision()),
+            "model and sources": (log, policies, OnScenarios(wrong_model(), Exact(wrong_model())), Precision()),
+        }
+        for what, (logged, named, other, precision) in others.items():
+            with pytest.raises(CouldaError, match=f"not built from the same {what} as this call"):
+                compare(KEY, logged, named, [other], precision=precision, executor=executor)
 
 
 def test_where_observation_noise_is_fresh_what_was_logged_must_be_possible():

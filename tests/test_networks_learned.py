@@ -10,7 +10,7 @@ import pytest
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate
 from coulda.errors import CouldaError
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian
-from coulda.hindsight.learned import Learned, LearnedOnline, LearnedSeparately, negative_elbo
+from coulda.hindsight.learned import LearnedOnline, negative_elbo
 from coulda.policies.conv_lstm import ConvLSTMPolicy, paper_policy
 from coulda.pomdp import Episode, GumbelMaxChoice
 from coulda.search import PolicySearch
@@ -145,18 +145,6 @@ def test_the_paper_policy_has_its_sizes():
     shapes = eqx.filter_eval_shape(paper_policy, jax.random.key(0))
     assert [layer.kernel.shape for layer in shapes.memory.layers] == [(3, 3, 39, 128)] + [(3, 3, 64, 128)] * 2
     assert shapes.memory.ticks == 2
-
-
-def test_separate_networks_are_asked_for_their_own_t(noise):
-    model = Sokoban(UniformLevels(np.ones((1, HEIGHT, WIDTH), np.uint8)), GumbelMaxChoice(5), HEIGHT, WIDTH, 1, STEPS)
-    networks = {t: make(shared=t == 0) for t in (0, 4)}
-    source = LearnedSeparately(model, networks)
-    for t in networks:
-        expected = Learned(model, networks[t]).given(t)
-        assert eqx.tree_equal(source.given(t), expected)
-    assert not eqx.tree_equal(source.given(0).network, source.given(4).network)
-    with pytest.raises(CouldaError, match=r"t = \[0, 4\], and none for 2"):
-        source.given(2)
 
 
 def test_a_source_learns_online_from_what_search_logs():

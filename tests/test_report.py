@@ -14,7 +14,7 @@ from coulda.environments.pendulum import Pendulum
 from coulda.environments.sokoban import Sokoban, UniformLevels
 from coulda.episodes import collect
 from coulda.errors import CouldaError
-from coulda.evaluation import compare
+from coulda.evaluation import OnScenarios, compare, model_free
 from coulda.hindsight import Exact
 from coulda.policies import UniformPolicy
 from coulda.pomdp import GumbelMaxChoice
@@ -43,7 +43,13 @@ def explorer(world) -> Explorer:
 def comparison():
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
     policies = {"treat": TARGET, "as logged": BEHAVIOR}
-    return compare(jax.random.key(1), triage(), policies, log, Exact(triage()), truth={"treat": 0.3})
+    return compare(
+        jax.random.key(1),
+        log,
+        policies,
+        [*model_free(log), OnScenarios(triage(), Exact(triage()))],
+        truth={"treat": 0.3},
+    )
 
 
 def decoded(text: str, shape: tuple[int, ...]) -> np.ndarray:

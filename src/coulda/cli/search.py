@@ -13,7 +13,7 @@ from rich.table import Table
 
 from coulda.cli.executors import ExecutorName, open_executor
 from coulda.errors import CouldaError
-from coulda.evaluation.on_scenarios import on_policy
+from coulda.evaluation import on_policy
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule

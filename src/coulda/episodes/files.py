@@ -1,5 +1,6 @@
 """Our own format: npz shards under a manifest with the schema, the counts and a SHA-256 of each part."""
 
+import hashlib
 import io
 import itertools
 import zipfile
@@ -62,6 +63,12 @@ class StoredLog:
     def max_length(self) -> int:
         """The longest episode's number of steps."""
         return max((shard.max_length for shard in self.shards.values()), default=0)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the schema and of the digests of all shards."""
+        parts = [part.sha256 for _, part in sorted(self.artifact.parts.items())]
+        return hashlib.sha256(str((self.schema, parts)).encode()).hexdigest()
 
     def batches(self, size: int = 4096) -> Iterator[EpisodeLog]:
         """The log in pieces of at most `size` episodes, in order, holding one shard in memory."""

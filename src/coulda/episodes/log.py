@@ -1,5 +1,6 @@
 """`EpisodeLog`: ragged episodes of pytrees, kept end to end in flat columns."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -58,14 +59,15 @@ class EpisodeLog(Sequence[Episode]):
         if isinstance(index, slice):
             return self.take(np.arange(len(self))[index])
         i = range(len(self))[index]
-        start, end = self._starts[i], self._starts[i] + self.lengths[i]
+        start, end = self.starts[i], self.starts[i] + self.lengths[i]
         observed = slice(start + i, end + i + 1)
         observation = jax.tree.map(lambda x: x[observed], self.observation)
         action = jax.tree.map(lambda x: x[start:end], self.action)
         return unpadded(observation, action, self.reward[start:end], self.log_prob[start:end])
 
     @cached_property
-    def _starts(self) -> np.ndarray:
+    def starts(self) -> np.ndarray:
+        """Where each episode's steps begin, `[N]`."""
         return np.cumsum(self.lengths) - self.lengths
 
     @property
@@ -78,6 +80,15 @@ class EpisodeLog(Sequence[Episode]):
         """The longest episode's number of steps."""
         return int(self.lengths.max(initial=0))
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the schema and of all numbers."""
+        columns = self.observation, self.action, self.reward, self.log_prob, self.lengths, self.terminated
+        digest = hashlib.sha256(str(self.schema).encode())
+        for column in jax.tree.leaves(columns):
+            digest.update(f"{column.dtype}{column.shape}".encode() + np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()
+
     @property
     def has_probabilities(self) -> bool:
         """Whether log μ(a_t | h_t) is known at every step."""
@@ -86,13 +97,13 @@ class EpisodeLog(Sequence[Episode]):
     @property
     def episode_returns(self) -> np.ndarray:
         """G_i = Σ_t r_t, `[N]`."""
-        return np.add.reduceat(self.reward.astype(float), self._starts) if len(self) else np.zeros(0)
+        return np.add.reduceat(self.reward.astype(float), self.starts) if len(self) else np.zeros(0)
 
     def take(self, indices: Any) -> "EpisodeLog":
         """The log of the chosen episodes, in that order, repeats allowed."""
         i = np.asarray(indices, int)
-        steps = spans(self._starts[i], self.lengths[i])
-        observed = spans(self._starts[i] + i, self.lengths[i] + 1)
+        steps = spans(self.starts[i], self.lengths[i])
+        observed = spans(self.starts[i] + i, self.lengths[i] + 1)
         return EpisodeLog(
             self.schema,
             jax.tree.map(lambda x: x[observed], self.observation),
@@ -115,8 +126,8 @@ class EpisodeLog(Sequence[Episode]):
             raise CouldaError(f"horizon {horizon} is shorter than episode {longest}, which has {self.max_length} steps")
         step, length = np.arange(horizon + 1), self.lengths[:, None]
         live = step[:-1] < length
-        at = self._starts[:, None] + np.minimum(step[:-1], length - 1)
-        observed = (self._starts + np.arange(len(self)))[:, None] + np.minimum(step, length)
+        at = self.starts[:, None] + np.minimum(step[:-1], length - 1)
+        observed = (self.starts + np.arange(len(self)))[:, None] + np.minimum(step, length)
         return Episode(
             jax.tree.map(lambda x: jnp.asarray(x[observed]), self.observation),
             jax.tree.map(lambda x: jnp.asarray(x[at]), self.action),

@@ -1,31 +1,41 @@
 """What would a policy be worth? Model-free, model-based and counterfactual estimates in one table (section 3).
 
-Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `history` (policies over
-logged histories), `diagnostics`, one file a family of estimators (`importance`, `fitted_q`, `doubly_robust`,
-`scenarios`), `model_checks` and `comparison`.
+Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `reading` (a log, read
+once), `method`, `diagnostics`, one file per family of methods (`importance`, `fitted_q`, `doubly_robust`,
+`on_scenarios` with its `model_checks`, `on_policy`), and `comparison`.
 """
 
-from coulda.evaluation.comparison import Comparison, Difference, compare
-from coulda.evaluation.doubly_robust import doubly_robust
+from coulda.evaluation.comparison import Comparison, Difference, compare, evaluate, model_free
+from coulda.evaluation.doubly_robust import DoublyRobust
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.fitted_q import LinearQ, NetworkQ, TableQ, fitted_q
-from coulda.evaluation.importance import importance_sampling
-from coulda.evaluation.on_scenarios import evaluate, evaluate_policies, on_policy
+from coulda.evaluation.fitted_q import FittedQ, LinearQ, NetworkQ, QFunction, TableQ
+from coulda.evaluation.importance import ImportanceSampling
+from coulda.evaluation.intervals import Precision
+from coulda.evaluation.method import Method
+from coulda.evaluation.on_policy import OnPolicy, on_policy
+from coulda.evaluation.on_scenarios import OnScenarios
+from coulda.evaluation.sensitivity import coupling_bounds
 
 __all__ = [
     "Comparison",
     "Diagnostic",
     "Difference",
+    "DoublyRobust",
     "Estimate",
+    "FittedQ",
+    "ImportanceSampling",
     "Interval",
     "LinearQ",
+    "Method",
     "NetworkQ",
+    "OnPolicy",
+    "OnScenarios",
+    "Precision",
+    "QFunction",
     "TableQ",
     "compare",
-    "doubly_robust",
+    "coupling_bounds",
     "evaluate",
-    "evaluate_policies",
-    "fitted_q",
-    "importance_sampling",
+    "model_free",
     "on_policy",
 ]

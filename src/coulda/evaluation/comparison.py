@@ -1,29 +1,26 @@
 """`compare`: one table of all estimators for all policies, with paired differences and the episodes that flip."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from gymnasium import spaces
 from jax import Array
-from scipy import stats
 
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import RARE, UNUSUAL
-from coulda.evaluation.doubly_robust import doubly_robust
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.fitted_q import QFunction, fitted_q
-from coulda.evaluation.history import Log, known_probabilities, weigh
-from coulda.evaluation.importance import KINDS, importance_sampling
-from coulda.evaluation.intervals import student
-from coulda.evaluation.model_checks import support_diagnostic
-from coulda.evaluation.on_scenarios import evaluate_policies, evaluate_sources, on_policy
-from coulda.evaluation.sensitivity import reparameterization_diagnostic
+from coulda.evaluation.doubly_robust import DoublyRobust
+from coulda.evaluation.estimate import Estimate, Interval, plain
+from coulda.evaluation.fitted_q import FittedQ
+from coulda.evaluation.importance import KINDS, ImportanceSampling
+from coulda.evaluation.intervals import Precision, student
+from coulda.evaluation.method import Method, Run, reading_for
+from coulda.evaluation.on_scenarios import evaluate_sources
+from coulda.evaluation.reading import Log
 from coulda.executors import Executor
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.pomdp import POMDP, Policy
+from coulda.progress import Advance
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,17 @@ class Comparison:
         order = crossed[np.argsort(-np.abs(would - self.logged_returns)[crossed], kind="stable")]
         return [(int(i), float(self.logged_returns[i]), float(would[i])) for i in order]
 
+    def plain(self) -> dict[str, Any]:
+        """The table in the types of JSON."""
+        return {
+            "policies": {
+                name: {method: plain(e) | {"relative error": self.error(name, method)} for method, e in methods.items()}
+                for name, methods in self.estimates.items()
+            },
+            "truth": self.truth,
+            "logged": {"episodes": len(self.logged_returns), "mean": float(self.logged_returns.mean())},
+        }
+
     def rows(self) -> Iterator[tuple[str, Estimate]]:
         """All estimates with their policy, in order."""
         for policy, methods in self.estimates.items():
@@ -85,132 +93,73 @@ class Comparison:
 
 def compare(
     key: Array,
-    model: POMDP | None,
+    log: Log,
     policies: Mapping[str, Policy],
-    episodes: Log,
-    scenarios: ScenarioSource | None = None,
+    methods: Sequence[Method] | None = None,
     *,
-    steps: Sequence[int] = (),
-    environment: POMDP | None = None,
+    precision: Precision | None = None,
     truth: Mapping[str, float] | None = None,
-    regression: QFunction | None = None,
-    level: float = 0.95,
-    on_policy_episodes: int = 10_000,
-    free: bool = True,
-    estimated_from: Log | None = None,
-    alternatives: Mapping[str, tuple[POMDP, ScenarioSource]] | None = None,
     executor: Executor | None = None,
-    **options: Any,
+    advance: Advance | None = None,
 ) -> Comparison:
-    """Every estimator that applies, for every policy.
+    """Every policy by every method, on one log.
+
+    The log is read once for what all methods need of it, and once more if policies are run on scenarios; each policy is
+    run over it once. A method's draws do not depend on which others are in the table.
 
     Args:
         key: consumed.
-        model: for MB-PE and CF-PE; without it the table is model-free.
+        log: in memory or on disk.
         policies: by name.
-        episodes: the log.
-        scenarios: a source of hindsight, for CF-PE at its own number of steps and at each of `steps`.
-        steps: values of t.
-        environment: where policies may be run, for on-policy Monte Carlo, which then is the truth.
-        truth: E[G] of each policy where it is known otherwise.
-        regression: of FQE, DR and WDR; see `default_regression`.
-        level: of the intervals.
-        on_policy_episodes: how many to run in the environment.
-        free: whether the table has the model-free estimators.
-        estimated_from: the log that the model was estimated from, where it was; it is then told how much of what
-            the policies do there rests on few examples.
-        alternatives: the same model under other reparameterizations, by name, each with its source: what CF-PE says
-            must not depend on which one was chosen.
-        executor: works on MB-PE and CF-PE, piece by piece of the log; see `evaluate_sources`.
-        **options: of `evaluate_policies`.
+        methods: such as `[*model_free(log), OnScenarios(model, Exact(model))]`; those that need no model by default.
+        precision: the level and the kind of the intervals, and the scenarios per episode.
+        truth: E[G] of each policy, where it is known; where it is not, what `OnPolicy` finds.
+        executor: who runs policies on scenarios, batch by batch of the log. Its work is `OnScenarios.work` of the same
+            log, policies and precision, and is refused where it is not.
+        advance: told how many episodes more are done, where scenarios are drawn for them, which takes long.
     """
+    methods = model_free(log) if methods is None else list(methods)
+    run = Run(precision or Precision(), executor, advance or Run().advance)
+    reading = reading_for(methods, log, policies)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
-    # Within a kind of estimator all policies share a key: the same resamples, the same scenarios, the same noise.
-    key_free, key_model, key_environment, key_support = jax.random.split(key, 4)
-    for name, policy in policies.items() if free else ():
-        for estimate in model_free(key_free, policy, episodes, regression, level):
-            estimates[name][estimate.method] = estimate
-    if model is not None:
-        sources = model_sources(model, scenarios, steps)
-        shared = {"level": level, "executor": executor, **options}
-        for found in evaluate_sources(key_model, model, policies, episodes, sources, **shared):
-            for name, estimate in found.items():
-                estimates[name][estimate.method] = estimate
-        for name, methods in estimates.items():
-            _blame_model(methods)
-            if estimated_from is not None:
-                thin = support_diagnostic(key_support, model, policies[name], estimated_from)
-                _add_diagnostic(methods, thin)
-        for other, (other_model, source) in (alternatives or {}).items():
-            found = evaluate_policies(key_model, other_model, policies, episodes, source, level=level, **options)
-            for name, estimate in found.items():
-                mine = estimates[name][estimate.method]
-                moved = reparameterization_diagnostic(mine, other, estimate)
-                estimates[name][estimate.method] = replace(mine, diagnostics=(*mine.diagnostics, moved))
-    known = dict(truth or {})
-    if environment is not None:
-        for name, policy in policies.items():
-            estimate = on_policy(key_environment, environment, policy, on_policy_episodes, level)
-            estimates[name][estimate.method] = estimate
-            known.setdefault(name, estimate.value or 0.0)
-    returns = np.concatenate([batch.episode_returns for batch in episodes.batches()])
-    return Comparison(estimates, returns, known)
+    for method in methods:
+        for name, found in method.rows(key, reading, run).items():
+            estimates[name] |= {estimate.method: estimate for estimate in found}
+    known = {name: rows["on-policy"].value for name, rows in estimates.items() if "on-policy" in rows}
+    known = {name: value for name, value in known.items() if value is not None}
+    return Comparison(estimates, reading.returns, known | dict(truth or {}))
 
 
-def _blame_model(methods: dict[str, Estimate]) -> None:
-    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know."""
-    for name in [name for name in methods if name.startswith("CF-PE")]:
-        prior, hindsight = methods["MB-PE"], methods[name]
-        moved = hindsight_diagnostic(hindsight, prior)
-        methods[name] = replace(hindsight, diagnostics=(*hindsight.diagnostics, moved))
-        found = [d for d in hindsight.diagnostics if d.name in ("replay", "mismatch")]
-        others = [d for d in prior.diagnostics if d.name not in ("replay", "mismatch", moved.name)]
-        methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
+def model_free(log: Log) -> list[Method]:
+    """All methods that need no model; those for discrete actions only where the log's are."""
+    found: list[Method] = [ImportanceSampling(kind) for kind in KINDS]
+    if isinstance(log.schema.action_space, spaces.Discrete):
+        found += [DoublyRobust(), DoublyRobust(weighted=True), FittedQ()]
+    return found
 
 
-def _add_diagnostic(methods: dict[str, Estimate], diagnostic: Diagnostic) -> None:
-    """To every estimate that rests on the model."""
-    for name in [name for name in methods if name.startswith(("MB-PE", "CF-PE"))]:
-        methods[name] = replace(methods[name], diagnostics=(*methods[name].diagnostics, diagnostic))
+def evaluate(
+    key: Array,
+    model: POMDP,
+    policy: Policy,
+    log: Log,
+    scenarios: ScenarioSource | None = None,
+    *,
+    precision: Precision | None = None,
+    advance: Advance | None = None,
+) -> Estimate:
+    """The expected return of `policy` in `model`, on scenarios drawn for each logged episode: one row of the table.
 
-
-def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:
-    """Whether hindsight moves the value: in a right model it does not (Corollary 1), paired on the same noise."""
-    paired = hindsight.terms - prior.terms
-    error = paired.std(ddof=1) / np.sqrt(len(paired))
-    chance = float(2 * stats.norm.sf(abs(paired.mean()) / error)) if error > 0 else 1.0
-    sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
-    if chance >= UNUSUAL:
-        return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")
-    text = f"{sentence}, which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
-    return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", text)
-
-
-def model_sources(model: POMDP, scenarios: ScenarioSource | None, steps: Sequence[int] = ()) -> list[ScenarioSource]:
-    """The sources of the rows that rest on the model: the prior for MB-PE, then those of CF-PE."""
-    return [Prior(model), *hindsights(scenarios, steps)]
-
-
-def hindsights(scenarios: ScenarioSource | None, steps: Sequence[int]) -> list[ScenarioSource]:
-    """The source at its own t, and at each of `steps` but 0, where it is the prior."""
-    if scenarios is None:
-        return []
-    return [scenarios.given(t) for t in steps if t > 0] or [scenarios]
-
-
-def model_free(
-    key: Array, policy: Policy, log: Log, regression: QFunction | None = None, level: float = 0.95
-) -> list[Estimate]:
-    """All estimators that need no model; those for discrete actions only where the actions are."""
-    weighted = weigh(policy, log) if known_probabilities(log) else None
-    arguments: dict[str, Any] = {"level": level, "weighted": weighted}
-    *keys, key_dr, key_wdr, key_fqe = jax.random.split(key, len(KINDS) + 3)
-    found = [importance_sampling(k, policy, log, kind, **arguments) for k, kind in zip(keys, KINDS, strict=True)]
-    if not isinstance(log.schema.action_space, spaces.Discrete):
-        return found
-    return [
-        *found,
-        doubly_robust(key_dr, policy, log, regression, **arguments),
-        doubly_robust(key_wdr, policy, log, regression, weighted_form=True, **arguments),
-        fitted_q(key_fqe, policy, log, regression, level=level),
-    ]
+    Args:
+        key: consumed; the same key draws the same scenarios for any policy.
+        model: the SCM we believe in.
+        policy: the target π.
+        log: the logged episodes. MB-PE takes from it the number of scenarios only.
+        scenarios: the source, such as `hindsight.given(steps=50)`; `Prior(model)`, which is MB-PE, by default.
+        precision: the level and the kind of the interval, and the scenarios per episode.
+        advance: told how many episodes more are done.
+    """
+    source = Prior(model) if scenarios is None else scenarios
+    run = Run(precision or Precision(), advance=advance or Run().advance)
+    rows = evaluate_sources(key, model, [source], reading_for([], log, {"policy": policy}), run)["policy"]
+    return next(iter(rows.values()))

@@ -4,7 +4,7 @@ import numpy as np
 from scipy import stats
 
 from coulda.evaluation.estimate import Diagnostic, Verdict
-from coulda.evaluation.history import Log, cut_short
+from coulda.evaluation.reading import Reading
 from coulda.weights import effective_sample_size
 
 ENOUGH_WEIGHT = 200
@@ -102,9 +102,9 @@ def pareto_shape(weights: np.ndarray) -> float:
     return float((m * fitted + 10 * 0.5) / (m + 10))
 
 
-def log_diagnostics(log: Log) -> tuple[Diagnostic, ...]:
+def log_diagnostics(reading: Reading) -> tuple[Diagnostic, ...]:
     """Of the log itself: its size, fitted probabilities, episodes that were cut off."""
-    n, cut = len(log), cut_short(log)
+    n, cut = len(reading), reading.cut_short
     found = [
         Diagnostic(
             "episodes",
@@ -113,7 +113,7 @@ def log_diagnostics(log: Log) -> tuple[Diagnostic, ...]:
             f"There are {n} episodes; below {FEW_EPISODES} no interval is reliable.",
         )
     ]
-    if log.schema.behavior == "fitted":
+    if reading.log.schema.behavior == "fitted":
         sentence = "The behavior probabilities were fitted to the log; their error is not in the interval."
         found.append(Diagnostic("fitted behavior", 1.0, "caution", sentence))
     if cut:

@@ -85,6 +85,36 @@ class Estimate:
         return f"{self.method}: {self.value:.4g} [{low:.4g}, {high:.4g}], {self.verdict}. {self.reasons}"
 
 
+def plain(estimate: Estimate) -> dict[str, Any]:
+    """An estimate in the types of JSON, all but its terms; a number that is not finite is None."""
+    limits, terms = estimate.interval, np.asarray(estimate.terms, float)
+    known = estimate.value is not None and len(terms) > 1
+    return {
+        "method": estimate.method,
+        "value": estimate.value,
+        "low": None if limits is None else finite(limits.low),
+        "high": None if limits is None else finite(limits.high),
+        "level": None if limits is None else limits.level,
+        "interval": None if limits is None else limits.kind,
+        "standard error": float(terms.std(ddof=1) / np.sqrt(len(terms))) if known else None,
+        "effective sample size": float(estimate.effective_sample_size),
+        "status": estimate.status,
+        "explanation": estimate.explanation,
+        "verdict": estimate.verdict,
+        "reasons": estimate.reasons,
+        "diagnostics": [
+            {"name": d.name, "value": finite(d.value), "verdict": d.verdict, "sentence": d.sentence}
+            for d in estimate.diagnostics
+        ],
+        "details": estimate.details,
+    }
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where it is none."""
+    return float(value) if np.isfinite(value) else None
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The least trusting of them; trust where there are none."""
     return VERDICTS[max((VERDICTS.index(verdict) for verdict in verdicts), default=0)]

@@ -20,16 +20,13 @@ from gymnasium import spaces
 from jax import Array
 from scipy import stats
 
-from coulda.episodes import EpisodeLog, StoredLog
 from coulda.episodes.spaces import features
-from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.history import Log, generator, over_log
-from coulda.evaluation.intervals import student
+from coulda.evaluation.intervals import Precision, student
 from coulda.evaluation.markov import markov_diagnostic
-from coulda.pomdp import Episode, Policy
-from coulda.pomdp.walk import all_log_probs
+from coulda.evaluation.method import SinglePolicyMethod
+from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.trainer import descend
 
 DENSE_CELLS = 4096
@@ -177,52 +174,25 @@ class Values(eqx.Module):
     """V_{T-t}(h_t), `[N, T + 1]`; zero at T."""
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """Steps of a whole log in memory, with the names of what they mean."""
-
-    steps: Steps
-    regression: QFunction
+def seen_by(regression: QFunction) -> Features:
+    """What the pass over a log has to keep of observations for a regression."""
+    return Features(regression, regression.inputs)
 
 
-def gather(policy: Policy, log: Log, regression: QFunction | None = None) -> Gathered:
-    """What regression needs of the log: inputs, not observations, so that images stay on the disk."""
-    if not isinstance(log.schema.action_space, spaces.Discrete):
-        raise CouldaError(f"fitted Q evaluation needs discrete actions; this log's are {log.schema.action_space}")
-    regression = default_regression(log) if regression is None else regression
-    space, start = _Space(log.schema.observation_space), int(log.schema.action_space.start)
-    function = eqx.Partial(_gather_one, policy, regression, space, start)
-    parts = list(over_log(function, log, log.max_length))
-    inputs, action, reward, live, probabilities = (np.concatenate(part) for part in zip(*parts, strict=True))
-    columns = inputs, action, reward, live, _continues(log, live), probabilities
-    return Gathered(Steps(*map(jnp.asarray, columns)), regression)
+def steps_of(reading: Reading, policy: str, regression: QFunction) -> Steps:
+    """The log's steps as the regression sees them, with the policy's probabilities."""
+    assert reading.action is not None
+    columns = reading.action, reading.reward.astype(np.float32), reading.live, _continues(reading)
+    inputs, probabilities = reading.features[regression], reading.probabilities[policy]
+    return Steps(*map(jnp.asarray, (inputs, *columns, probabilities)))
 
 
-class _Space:
-    """A space as a static argument of a compiled function: spaces cannot be hashed, their descriptions can."""
-
-    def __init__(self, space: spaces.Space):
-        self.space = space
-
-    def __hash__(self) -> int:
-        return hash(str(self.space))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Space) and self.space == other.space
-
-
-def _gather_one(policy, regression, space: _Space, start, episode: Episode, index: Array):  # noqa: ARG001
-    inputs = jax.vmap(partial(regression.inputs, space.space))(episode.observation)
-    probabilities = jnp.exp(all_log_probs(policy, episode))
-    return inputs, episode.action - start, episode.reward, episode.live, probabilities
-
-
-def _continues(log: EpisodeLog | StoredLog, live: np.ndarray) -> np.ndarray:
-    terminated = np.concatenate([batch.terminated for batch in log.batches()])
-    last = live & ~np.concatenate([live[:, 1:], np.zeros_like(live[:, :1])], 1)
+def _continues(reading: Reading) -> np.ndarray:
+    """Whether the episode went on after each step, or would have, `[N, T]`."""
+    last = np.arange(reading.reward.shape[1]) == reading.lengths[:, None] - 1
     # The observation after the end is not known where it is repeated, so that nothing can be expected from it.
-    unknown = log.schema.last_observation == "repeated"
-    return live & ~(last & (terminated[:, None] | unknown))
+    unknown = reading.log.schema.last_observation == "repeated"
+    return reading.live & ~(last & (reading.terminated[:, None] | unknown))
 
 
 @eqx.filter_jit
@@ -290,35 +260,46 @@ def iterated_values(regression: QFunction, steps: Steps, step_weight: Array) -> 
     return Values(q, jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
 
 
-def fitted_q(
-    key: Array,
-    policy: Policy,
-    log: Log,
-    regression: QFunction | None = None,
-    *,
-    level: float = 0.95,
-    resamples: int = 200,
-) -> Estimate:
-    """The expected return of `policy` by fitted Q evaluation; needs no behavior probabilities.
+@dataclass(frozen=True)
+class FittedQ(SinglePolicyMethod):
+    """The expected return by fitted Q evaluation; needs no behavior probabilities.
 
     The interval is the bootstrap's over episodes with Q fitted anew each time, for tables and linear functions; a
     network is fitted once, and the interval then only covers the spread of first observations.
     """
-    key, key_markov = jax.random.split(key)
-    gathered = gather(policy, log, regression)
-    steps, regression = gathered.steps, gathered.regression
-    first = np.asarray(fit_values(regression, steps, jnp.ones(len(log))).v[:, 0], float)
-    value, found = float(first.mean()), student(first, level)
-    refitted = not isinstance(regression, NetworkQ)
-    if refitted:
-        spread = np.asarray(_refits(jax.random.split(key, resamples), regression, steps), float)
-        half = stats.t.ppf(0.5 + level / 2, resamples - 1) * spread.std(ddof=1)
-        found = Interval(value - half, value + half, level, "bootstrap")
-    diagnostics = (unseen_actions(gathered), *past_matters(key_markov, gathered), *log_diagnostics(log))
-    if not refitted:
-        sentence = "The network was fitted once; its own error is not in the interval."
-        diagnostics += (Diagnostic("one fit", 1.0, "caution", sentence),)
-    return Estimate("FQE", value, found, first, float(len(log)), diagnostics=diagnostics)
+
+    regression: QFunction | None = None
+    """A table for discrete observations and linear for others by default."""
+    resamples: int = 200
+    """Logs that the bootstrap draws."""
+
+    @property
+    def name(self) -> str:
+        """FQE."""
+        return "FQE"
+
+    def features(self, log: Log) -> Features:
+        """What the regression sees."""
+        return seen_by(self.regression or default_regression(log))
+
+    def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
+        """The estimate of one policy; `key` is for the bootstrap."""
+        key, key_markov = jax.random.split(key)
+        regression = self.regression or default_regression(reading.log)
+        steps = steps_of(reading, policy, regression)
+        first = np.asarray(fit_values(regression, steps, jnp.ones(len(reading))).v[:, 0], float)
+        value, found = float(first.mean()), student(first, precision.level)
+        refitted = not isinstance(regression, NetworkQ)
+        if refitted:
+            spread = np.asarray(_refits(jax.random.split(key, self.resamples), regression, steps), float)
+            half = stats.t.ppf(0.5 + precision.level / 2, self.resamples - 1) * spread.std(ddof=1)
+            found = Interval(value - half, value + half, precision.level, "bootstrap")
+        diagnostics = unseen_actions(regression, steps), *past_matters(key_markov, regression, steps)
+        diagnostics += log_diagnostics(reading)
+        if not refitted:
+            sentence = "The network was fitted once; its own error is not in the interval."
+            diagnostics += (Diagnostic("one fit", 1.0, "caution", sentence),)
+        return Estimate("FQE", value, found, first, float(len(reading)), diagnostics=diagnostics)
 
 
 @eqx.filter_jit
@@ -333,19 +314,18 @@ def _refits(keys: Array, regression: QFunction, steps: Steps) -> Array:
     return jax.lax.map(one, keys)
 
 
-def past_matters(key: Array, gathered: Gathered) -> tuple[Diagnostic, ...]:
+def past_matters(key: Array, regression: QFunction, steps: Steps) -> tuple[Diagnostic, ...]:
     """Whether the observations are Markov, for tables; a function of features is not asked. Consumes `key`."""
-    if not isinstance(gathered.regression, TableQ):
+    if not isinstance(regression, TableQ):
         return ()
-    steps = jax.tree.map(np.asarray, gathered.steps)
+    found = jax.tree.map(np.asarray, steps)
     return markov_diagnostic(
-        generator(key), steps.inputs, steps.action, steps.reward.astype(float), steps.live, steps.continues
+        generator(key), found.inputs, found.action, found.reward.astype(float), found.live, found.continues
     )
 
 
-def unseen_actions(gathered: Gathered) -> Diagnostic:
+def unseen_actions(regression: QFunction, steps: Steps) -> Diagnostic:
     """How much of what the policy would do was never tried in the same discrete observation."""
-    steps, regression = gathered.steps, gathered.regression
     live = steps.live.astype(float)
     if isinstance(regression, TableQ):
         seen = regression.predict(regression.fit(steps, jnp.ones_like(live), live, None), steps.inputs)[:, :-1] > 0

@@ -68,19 +68,6 @@ class Ratios:
         return plain + ratio.sum(-1)
 
 
-def interval(rng: np.random.Generator, ratios: Ratios, level: float, kind: str, bounds=None) -> Interval:
-    """The interval of the named kind: "student", "bca" or "bernstein" (which needs `bounds` of the terms)."""
-    if kind == "student":
-        return student(ratios.terms, level)
-    if kind == "bca":
-        return bca(rng, ratios, level)
-    if kind == "bernstein":
-        if bounds is None:
-            raise CouldaError("a Bernstein bound needs the least and the largest return: give bounds=(low, high)")
-        return bernstein(ratios.terms, level, bounds)
-    raise CouldaError(f"interval is {kind!r}; use 'student', 'bca' or 'bernstein'")
-
-
 def student(terms: np.ndarray, level: float) -> Interval:
     """Mean ± t · standard error, with N - 1 degrees of freedom."""
     n = len(terms)
@@ -150,3 +137,43 @@ def _bootstrap(rng: np.random.Generator, ratios: Ratios, resamples: int) -> np.n
         counts = np.bincount(rows.ravel(), minlength=size * n).reshape(size, n).astype(float)
         pieces.append(ratios.resampled(counts))
     return np.concatenate(pieces)
+
+
+KINDS = ("student", "bca", "bernstein")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How precisely to answer: the intervals, and how many scenarios are drawn."""
+
+    level: float = 0.95
+    """The level of the intervals."""
+    interval: str | None = None
+    """The kind: "student", "bca" or "bernstein"; by default BCa where episodes are weighted, and Student's elsewhere.
+    Bernstein bounds hold for every number of episodes; they need terms that are returns: what is weighted keeps BCa."""
+    bounds: tuple[float, float] | None = None
+    """The least and the largest possible return, which "bernstein" needs."""
+    scenarios: int = 1
+    """Scenarios per logged episode. Their mean is the episode's term, so that the spread of terms covers both the
+    sampling of episodes and that of scenarios."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise CouldaError(f"level is {self.level}; it must lie between 0 and 1, such as 0.95")
+        if self.interval not in (None, *KINDS):
+            raise CouldaError(f"interval is {self.interval!r}; use one of {', '.join(map(repr, KINDS))}")
+        if self.interval == "bernstein" and self.bounds is None:
+            raise CouldaError("a Bernstein bound needs the least and the largest return: give bounds=(low, high)")
+        if self.scenarios < 1:
+            raise CouldaError(f"scenarios is {self.scenarios}; draw at least 1 per episode")
+
+    def of_returns(self, rng: np.random.Generator, ratios: Ratios) -> Interval:
+        """The interval of a mean whose terms are returns."""
+        if self.interval == "bernstein":
+            assert self.bounds is not None
+            return bernstein(ratios.terms, self.level, self.bounds)
+        return bca(rng, ratios, self.level) if self.interval == "bca" else student(ratios.terms, self.level)
+
+    def of_weighted(self, rng: np.random.Generator, ratios: Ratios) -> Interval:
+        """The interval of an estimate whose terms are weighted, and so not bounded as the return is."""
+        return student(ratios.terms, self.level) if self.interval == "student" else bca(rng, ratios, self.level)

@@ -21,9 +21,9 @@ from scipy import stats
 from coulda.episodes.log import spans
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
-from coulda.evaluation.estimate import Diagnostic
-from coulda.evaluation.history import Log
-from coulda.hindsight import Prior, ScenarioSource
+from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.reading import Log
+from coulda.hindsight import ScenarioSource
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
 from coulda.pomdp.scenario import at_step
@@ -245,7 +245,7 @@ def _mismatch(what: str, size: float, chance: float, large: float) -> Diagnostic
 
 def missing_end(source: ScenarioSource, log: Log) -> tuple[Diagnostic, ...]:
     """Of a log without the observations after the last actions: how episodes ended is then no evidence."""
-    if isinstance(source, Prior) or log.schema.last_observation == "logged":
+    if int(source.steps) == 0 or log.schema.last_observation == "logged":
         return ()
     sentence = (
         "The log lacks the observation after each last action, so that how episodes ended does not enter their "
@@ -260,11 +260,11 @@ def malformed_diagnostic(share: float) -> Diagnostic:
     return Diagnostic("malformed", share, graded(share, 0.01, 0.1), sentence)
 
 
-def replay_diagnostic(source: ScenarioSource, replays: Replay) -> tuple[Diagnostic, ...]:
-    """Posterior-predictive replay; nothing to say of the prior, which was given no history."""
-    if isinstance(source, Prior) or not np.sum(replays.steps):
+def replay_diagnostic(agrees: float, steps: float) -> tuple[Diagnostic, ...]:
+    """Posterior-predictive replay, of so many steps; nothing to say where no history was given."""
+    if not steps:
         return ()
-    missed = 1 - float(np.sum(replays.agrees) / np.sum(replays.steps))
+    missed = 1 - agrees / steps
     return (
         Diagnostic(
             "replay",
@@ -275,6 +275,18 @@ def replay_diagnostic(source: ScenarioSource, replays: Replay) -> tuple[Diagnost
             f"Under the logged actions the inferred scenarios reproduce {1 - missed:.1%} of the logged steps.",
         ),
     )
+
+
+def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:
+    """Whether hindsight moves the value: in a right model it does not (Corollary 1), paired on the same noise."""
+    paired = hindsight.terms - prior.terms
+    error = paired.std(ddof=1) / np.sqrt(len(paired))
+    chance = float(2 * stats.norm.sf(abs(paired.mean()) / error)) if error > 0 else 1.0
+    sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
+    if chance >= UNUSUAL:
+        return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")
+    text = f"{sentence}, which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
+    return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", text)
 
 
 def support_diagnostic(key: Array, model: POMDP, policy: Policy, log: Log, episodes: int = 1000) -> Diagnostic:

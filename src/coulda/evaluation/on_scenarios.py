@@ -1,13 +1,12 @@
 """Evaluation on scenarios: MB-PE, and CF-PE(t) (Algorithm 1), which differ in where the scenarios come from.
 
-For each logged episode, scenarios u ~ p(U | h_t) are drawn and the policies are run on them: with `Prior` this is
-MB-PE, with a source that infers it is CF-PE(t). All policies are run on the same scenarios, so that their differences
-are paired.
+For each logged episode, scenarios u ~ p(U | h_t) are drawn and the policies are run on them: with t = 0 this is MB-PE,
+with t > 0 it is CF-PE(t). All policies are run on the same scenarios, so that their differences are paired.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -17,85 +16,87 @@ from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
-from coulda.evaluation.history import Log, batch_sizes, filled_batch, filled_batches, generator, run, to_numpy
-from coulda.evaluation.intervals import Ratios, interval, student
+from coulda.evaluation.intervals import Precision, Ratios
+from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.model_checks import (
     Replay,
     Shift,
     Shifts,
+    hindsight_diagnostic,
     malformed_diagnostic,
     missing_end,
     replay,
     replay_diagnostic,
     shift,
+    support_diagnostic,
 )
-from coulda.executors import Executor, Work, gather
+from coulda.evaluation.reading import Log, Reading, batch_sizes, generator, padded_batch, padded_batches, run, to_numpy
+from coulda.evaluation.sensitivity import reparameterization_diagnostic
+from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.hindsight.source import fresh
-from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
-from coulda.progress import Advance
+from coulda.pomdp import POMDP, Episode, Policy, Scenario, rollout
 
 
-def evaluate(
-    key: Array,
-    model: POMDP,
-    policy: Policy,
-    episodes: Log,
-    scenarios: ScenarioSource | None = None,
-    **options: Any,
-) -> Estimate:
-    """The expected return of `policy` in `model`, on scenarios drawn for each logged episode.
+@dataclass(frozen=True)
+class OnScenarios(Method):
+    """MB-PE, and CF-PE(t) for each t: the expected return in a model, on scenarios drawn for each logged episode."""
 
-    Args:
-        key: consumed; the same key draws the same scenarios for any policy.
-        model: the SCM we believe in.
-        policy: the target π.
-        episodes: the log. MB-PE takes from it the number of scenarios only.
-        scenarios: the source, such as `hindsight.given(steps=50)`; `Prior(model)`, which is MB-PE, by default.
-        **options: of `evaluate_policies`.
-    """
-    return evaluate_policies(key, model, {"policy": policy}, episodes, scenarios, **options)["policy"]
+    model: POMDP
+    """The SCM we believe in. It says itself which scenarios are malformed; they are scored as they fall."""
+    scenarios: ScenarioSource | None = None
+    """Where scenarios come from, such as `Exact(model)`; the model's prior by default, which is MB-PE alone."""
+    steps: tuple[int, ...] | None = None
+    """The values of t, 0 being MB-PE; by default 0 and all that the source was given."""
+    estimated_from: Log | None = None
+    """The log that the model was estimated from, where it was: then it is told how much of what the policies do there
+    rests on few examples."""
+    alternatives: Mapping[str, tuple[POMDP, ScenarioSource]] = field(default_factory=dict)
+    """The same model under other reparameterizations, by name, each with its source: what CF-PE says must not depend on
+    which one was chosen."""
+
+    walks: ClassVar[bool] = False
+
+    @property
+    def sources(self) -> tuple[ScenarioSource, ...]:
+        """One for each row: the source at each t."""
+        if self.scenarios is None:
+            return (Prior(self.model),)
+        if self.steps is not None:
+            return tuple(self.scenarios.given(t) for t in self.steps)
+        nothing = self.scenarios.given(0)
+        return (nothing,) if int(self.scenarios.steps) == 0 else (nothing, self.scenarios)
+
+    def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
+        """Estimates of all policies by every source, from one pass over the log. Consumes `key`."""
+        found = evaluate_sources(key, self.model, self.sources, reading, run)
+        for name, methods in found.items():
+            _blame_model(methods)
+            if self.estimated_from is not None:
+                policy = reading.policies[name]
+                thin = support_diagnostic(key_for(key, "support"), self.model, policy, self.estimated_from)
+                methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
+        for other, (model, source) in self.alternatives.items():
+            again = evaluate_sources(key, model, [source], reading, Run(run.precision))
+            for name, methods in again.items():
+                for method, estimate in methods.items():
+                    mine = found[name][method]
+                    found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
+        return {name: list(methods.values()) for name, methods in found.items()}
+
+    def work(self, log: Log, policies: Mapping[str, Policy], precision: Precision) -> Work:
+        """What an executor does for this method: batch i is the i-th batch of the log, its parameters the key."""
+        return Work(
+            jax.eval_shape(lambda: jax.random.key(0)),
+            lambda index: padded_batch(log, self.model.horizon, index),
+            _on_batch(self.model, self.sources, log, policies, precision.scenarios),
+            jit=False,
+            made_of=_ingredients(self.model, self.sources, log, policies, precision.scenarios),
+        )
 
 
-def evaluate_policies(
-    key: Array,
-    model: POMDP,
-    policies: Mapping[str, Policy],
-    episodes: Log,
-    scenarios: ScenarioSource | None = None,
-    *,
-    num_scenarios: int = 1,
-    level: float = 0.95,
-    interval_kind: str = "student",
-    bounds: tuple[float, float] | None = None,
-    malformed: Callable[[Scenario], Array] | None = None,
-    advance: Advance | None = None,
-) -> dict[str, Estimate]:
-    """`evaluate` for several policies on the same scenarios.
-
-    Args:
-        key: consumed.
-        model: the SCM we believe in.
-        policies: by name.
-        episodes: the log.
-        scenarios: the source.
-        num_scenarios: an episode; their mean is the episode's term, so that the spread of terms covers both the
-            sampling of episodes and that of scenarios.
-        level: of the intervals.
-        interval_kind: "student", "bca" or, with `bounds` of the return, "bernstein".
-        bounds: the least and the largest possible return.
-        malformed: tells of a scenario whether the real world could not have made it, such as a level without an agent.
-            Such scenarios are scored as they fall, never repaired; their share is reported.
-        advance: told how many episodes more are done.
-    """
-    source = Prior(model) if scenarios is None else scenarios
-    options = {"level": level, "interval_kind": interval_kind, "bounds": bounds, "malformed": malformed}
-    options |= {"num_scenarios": num_scenarios, "advance": advance}
-    return evaluate_sources(key, model, policies, episodes, [source], **options)[0]
-
-
-class Chunk(eqx.Module):
-    """What came of one piece of the log under one source; `[n, ...]` in each array."""
+class OnBatch(eqx.Module):
+    """What came of one batch of the log under one source; `[n, ...]` in each array."""
 
     returns: dict[str, Array]
     """By policy, `[n, M]`."""
@@ -104,149 +105,110 @@ class Chunk(eqx.Module):
     malformed: Array
 
 
-def evaluate_sources(
-    key: Array,
-    model: POMDP,
-    policies: Mapping[str, Policy],
-    episodes: Log,
-    sources: Sequence[ScenarioSource],
-    *,
-    num_scenarios: int = 1,
-    level: float = 0.95,
-    interval_kind: str = "student",
-    bounds: tuple[float, float] | None = None,
-    malformed: Callable[[Scenario], Array] | None = None,
-    executor: Executor | None = None,
-    advance: Advance | None = None,
-) -> list[dict[str, Estimate]]:
-    """`evaluate_policies` for several sources, in one pass over the log.
+@dataclass
+class Tally:
+    """What is kept of all batches under one source: an episode's mean and variance, and sums."""
 
-    With an executor the pieces of the log are worked on wherever it says, to the same bits. Its work is a `chunk_work`
-    of the same model, policies, log and sources. `advance` is told how many episodes more are done.
+    means: dict[str, list[np.ndarray]]
+    variances: dict[str, list[np.ndarray]]
+    agrees: float = 0.0
+    steps: float = 0.0
+    malformed: list[float] = field(default_factory=list)
+    shifts: Shifts = field(default_factory=Shifts)
+
+    def add(self, found: OnBatch) -> None:
+        """Count one batch."""
+        for name, returns in found.returns.items():
+            returns = np.asarray(returns, float)
+            self.means[name].append(returns.mean(1))
+            self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
+        self.agrees += float(np.sum(found.replay.agrees))
+        self.steps += float(np.sum(found.replay.steps))
+        self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
+        self.shifts.add(found.shift)
+
+
+def evaluate_sources(
+    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, run: Run
+) -> dict[str, dict[str, Estimate]]:
+    """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
+
+    With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
+    work was not made of the same model, sources, policies, log and number of scenarios.
     """
     key_scenarios, key_interval = jax.random.split(key)
-    if executor is None:
-        function = _chunks_of(model, policies, episodes, sources, num_scenarios, malformed)
-        pieces = ((function(key_scenarios, inputs), count) for inputs, count in filled_batches(episodes, model.horizon))
-    else:
-        executor.publish(0, key_scenarios)
-        counts = batch_sizes(episodes)
-        pieces = ((batch.value, counts[batch.index]) for batch in gather(executor, range(len(counts))))
-
-    def finished() -> Iterator[list[Chunk]]:
-        for piece, count in pieces:
-            yield [to_numpy(chunk, count) for chunk in piece]
-            if advance is not None:
-                advance(count)
-
-    chunks = zip(*finished(), strict=True)
-    estimate = partial(_summary, model, episodes, malformed is not None, key_interval, level, interval_kind, bounds)
-    return [estimate(source, list(parts)) for source, parts in zip(sources, chunks, strict=True)]
+    log, policies, scenarios = reading.log, reading.policies, run.precision.scenarios
+    tallies = [Tally({name: [] for name in policies}, {name: [] for name in policies}) for _ in sources]
+    for found, count in _batches(key_scenarios, model, sources, log, policies, scenarios, run):
+        for tally, one in zip(tallies, found, strict=True):
+            tally.add(to_numpy(one, count))
+        run.advance(count)
+    rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
+    for source, tally in zip(sources, tallies, strict=True):
+        shared = _diagnostics(model, source, reading, tally)
+        for name in policies:
+            estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision)
+            rows[name][estimate.method] = estimate
+    return rows
 
 
-def chunk_work(
+def _batches(
+    key: Array,
     model: POMDP,
-    policies: Mapping[str, Policy],
-    episodes: Log,
     sources: Sequence[ScenarioSource],
-    num_scenarios: int = 1,
-    malformed: Callable[[Scenario], Array] | None = None,
-) -> Work:
-    """The work of `evaluate_sources` for an executor: batch i is the i-th piece of the log, its parameters the key."""
-    run_chunk = _chunks_of(model, policies, episodes, sources, num_scenarios, malformed)
-    inputs = lambda index: filled_batch(episodes, model.horizon, index)
-    return Work(jax.eval_shape(lambda: jax.random.key(0)), inputs, run_chunk, jit=False)
-
-
-def _chunks_of(
-    model: POMDP,
+    log: Log,
     policies: Mapping[str, Policy],
-    episodes: Log,
-    sources: Sequence[ScenarioSource],
-    num_scenarios: int,
-    malformed: Callable[[Scenario], Array] | None,
-) -> Callable[[Array, Any], list[Chunk]]:
-    repeated = episodes.schema.last_observation == "repeated"
+    scenarios: int,
+    run: Run,
+) -> Iterator[tuple[list[OnBatch], int]]:
+    """What comes of each batch of the log, and how many of its episodes count."""
+    if run.executor is None:
+        function = _on_batch(model, sources, log, policies, scenarios)
+        for inputs, count in padded_batches(log, model.horizon):
+            yield function(key, inputs), count
+        return
+    check_made_of(run.executor, _ingredients(model, sources, log, policies, scenarios))
+    run.executor.publish(0, key)
+    counts = batch_sizes(log)
+    for batch in gather(run.executor, range(len(counts))):
+        yield batch.value, counts[batch.index]
 
-    def one(source: ScenarioSource, key: Array, inputs: Any) -> Chunk:
+
+def _ingredients(
+    model: POMDP, sources: Sequence[ScenarioSource], log: Log, policies: Mapping[str, Policy], scenarios: int
+) -> dict[str, str]:
+    parts = {"model": model, "sources": list(sources), "policies": dict(policies), "scenarios per episode": scenarios}
+    return {name: fingerprint(part) for name, part in parts.items()} | {"log": log.fingerprint}
+
+
+def _on_batch(
+    model: POMDP, sources: Sequence[ScenarioSource], log: Log, policies: Mapping[str, Policy], scenarios: int
+) -> Callable[[Array, Any], list[OnBatch]]:
+    repeated = log.schema.last_observation == "repeated"
+
+    def one(source: ScenarioSource, key: Array, inputs: Any) -> OnBatch:
         # Programs of their own, so that inference is compiled once and not for each set of policies.
-        infer = eqx.Partial(_infer, model, source, key, num_scenarios, repeated, malformed)
-        drawn, replayed, shifted, bad = run(infer, inputs)
+        infer = eqx.Partial(_infer, model, source, key, scenarios, repeated)
+        drawn, replayed, shifted, malformed = run(infer, inputs)
         scored = {name: run(eqx.Partial(_returns, model, policy), (drawn,)) for name, policy in policies.items()}
-        return Chunk(scored, replayed, shifted, bad)
+        return OnBatch(scored, replayed, shifted, malformed)
 
     return lambda key, inputs: [one(source, key, inputs) for source in sources]
 
 
-def _summary(
-    model: POMDP,
-    episodes: Log,
-    tell_malformed: bool,
-    key: Array,
-    level: float,
-    interval_kind: str,
-    bounds: tuple[float, float] | None,
-    source: ScenarioSource,
-    chunks: list[Chunk],
-) -> dict[str, Estimate]:
-    """Estimates by policy from all pieces of the log."""
-    shifts = Shifts()
-    for chunk in chunks:
-        shifts.add(chunk.shift)
-    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *chunks)
-    shared = (*replay_diagnostic(source, whole.replay), *missing_end(source, episodes), *log_diagnostics(episodes))
-    # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
-    repeated = episodes.schema.last_observation == "repeated"
-    shared = shared if repeated else (*shifts.diagnostic(), *shared)
-    shared = (malformed_diagnostic(float(whole.malformed.mean())), *shared) if tell_malformed else shared
-    method = method_name(source, model)
-    return {
-        name: _estimate(method, returns, shared, key, level, interval_kind, bounds)
-        for name, returns in whole.returns.items()
-    }
-
-
-def on_policy(key: Array, environment: POMDP, policy: Policy, num_episodes: int, level: float = 0.95) -> Estimate:
-    """Monte Carlo in the environment itself: the truth, up to sampling, where one may run the policy."""
-    returns = np.asarray(_run(environment, policy, jax.random.split(key, num_episodes)), float)
-    return Estimate("on-policy", float(returns.mean()), student(returns, level), returns, float(num_episodes))
-
-
-@eqx.filter_jit
-def _run(environment: POMDP, policy: Policy, keys: Array) -> Array:
-    return batched(
-        lambda key: rollout(environment, policy, environment.scenario_prior.sample(key)).episode_return, keys
-    )
-
-
-def method_name(source: ScenarioSource, model: POMDP) -> str:
-    """MB-PE or CF-PE(t); t = T + 1 is the whole episode, the observation after the last action included."""
-    if isinstance(source, Prior) or int(source.steps) == 0:
-        return "MB-PE"
-    return f"CF-PE({min(int(source.steps), model.horizon + 1)})"
-
-
 def _infer(
-    model: POMDP,
-    source: ScenarioSource,
-    key: Array,
-    num_scenarios: int,
-    repeated: bool,
-    malformed: Callable[[Scenario], Array] | None,
-    episode: Episode,
-    index: Array,
+    model: POMDP, source: ScenarioSource, key: Array, scenarios: int, repeated: bool, episode: Episode, index: Array
 ) -> tuple[Scenario, Replay, Shift, Array]:
     """Scenarios `[M, ...]` of one episode, how they replay the log, how far from the prior they are, which are bad."""
     source = informed(source, repeated, episode)
 
-    def one(key: Array) -> tuple[Scenario, Replay, Shift]:
+    def one(key: Array) -> tuple[Scenario, Replay, Shift, Array]:
         scenario = source.infer(key, episode)
         replayed = replay(model, scenario, episode, source.steps, exactly=source.infers_observation_noise)
-        return scenario, replayed, shift(model, scenario, fresh(key, model), episode)
+        return scenario, replayed, shift(model, scenario, fresh(key, model), episode), model.malformed(scenario)
 
-    scenarios, replays, shifts = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), num_scenarios))
-    bad = jnp.zeros(num_scenarios, bool) if malformed is None else jax.vmap(malformed)(scenarios)
-    return scenarios, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), bad
+    drawn, replays, shifts, malformed = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), scenarios))
+    return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed
 
 
 def informed(source: ScenarioSource, repeated: bool, episode: Episode) -> ScenarioSource:
@@ -261,23 +223,48 @@ def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:
     return jax.vmap(lambda scenario: rollout(model, policy, scenario).episode_return)(scenarios)
 
 
+def method_name(source: ScenarioSource, model: POMDP) -> str:
+    """MB-PE or CF-PE(t); t = T + 1 is the whole episode, the observation after the last action included."""
+    steps = int(source.steps)
+    return "MB-PE" if steps == 0 else f"CF-PE({min(steps, model.horizon + 1)})"
+
+
+def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
+    """What all policies share: checks of the scenarios, and of the log."""
+    found = replay_diagnostic(tally.agrees, tally.steps) + missing_end(source, reading.log) + log_diagnostics(reading)
+    # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
+    if reading.log.schema.last_observation == "logged":
+        found = tally.shifts.diagnostic() + found
+    if type(model).malformed is not POMDP.malformed:
+        found = (malformed_diagnostic(float(np.mean(tally.malformed))), *found)
+    return found
+
+
 def _estimate(
-    method: str,
-    returns: np.ndarray,
-    shared: tuple[Diagnostic, ...],
-    key: Array,
-    level: float,
-    kind: str,
-    bounds: tuple[float, float] | None,
+    method: str, tally: Tally, policy: str, shared: tuple[Diagnostic, ...], key: Array, precision: Precision
 ) -> Estimate:
-    """From returns `[N, M]` of one policy: an episode's term is the mean over its scenarios."""
-    returns = returns.astype(float)
-    terms = returns.mean(1)
+    """Of one policy: an episode's term is the mean over its scenarios."""
+    terms = np.concatenate(tally.means[policy])
     ratios = Ratios.mean_of(terms)
-    details = {"scenarios an episode": returns.shape[1]}
-    if returns.shape[1] > 1:
-        within = float(returns.var(1, ddof=1).mean())
-        between = max(float(terms.var(ddof=1)) - within / returns.shape[1], 0.0)
+    details: dict[str, Any] = {"scenarios an episode": precision.scenarios}
+    if precision.scenarios > 1 and len(terms) > 1:
+        within = float(np.concatenate(tally.variances[policy]).mean())
+        between = max(float(terms.var(ddof=1)) - within / precision.scenarios, 0.0)
         details |= {"variance between episodes": between, "variance within an episode": within}
-    found = interval(generator(key), ratios, level, kind, bounds)
+    found = precision.of_returns(generator(key), ratios)
     return Estimate(method, ratios.value, found, terms, float(len(terms)), diagnostics=shared, details=details)
+
+
+def _blame_model(methods: dict[str, Estimate]) -> None:
+    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know."""
+    for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
+        prior, hindsight = methods["MB-PE"], methods[name]
+        moved = hindsight_diagnostic(hindsight, prior)
+        methods[name] = _with(hindsight, moved)
+        found = [d for d in hindsight.diagnostics if d.name in ("replay", "mismatch")]
+        others = [d for d in prior.diagnostics if d.name not in ("replay", "mismatch", moved.name)]
+        methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
+
+
+def _with(estimate: Estimate, diagnostic: Diagnostic) -> Estimate:
+    return replace(estimate, diagnostics=(*estimate.diagnostics, diagnostic))

@@ -21,7 +21,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic, Estimate
-from coulda.evaluation.history import Log, over_log
+from coulda.evaluation.reading import Log, over_log
 from coulda.pomdp import Episode, FinitePOMDP
 
 

@@ -14,8 +14,20 @@ and all executors return the same bits.
 | `learner`     | a learner on a Ray actor of its own, resumed from its checkpoints |
 """
 
-from coulda.executors.executor import Batch, Executor, InProcess, WorkError, gather
+from coulda.executors.executor import Batch, Executor, InProcess, WorkError, check_made_of, gather
 from coulda.executors.stream import Stream
-from coulda.executors.work import Work, WorkSpec, seeded
+from coulda.executors.work import Work, WorkSpec, fingerprint, seeded
 
-__all__ = ["Batch", "Executor", "InProcess", "Stream", "Work", "WorkError", "WorkSpec", "gather", "seeded"]
+__all__ = [
+    "Batch",
+    "Executor",
+    "InProcess",
+    "Stream",
+    "Work",
+    "WorkError",
+    "WorkSpec",
+    "check_made_of",
+    "fingerprint",
+    "gather",
+    "seeded",
+]

@@ -3,7 +3,7 @@
 import abc
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -105,6 +105,17 @@ class InProcess(Executor):
 
     def _finish(self, ticket: Any) -> Any:
         return ticket
+
+
+def check_made_of(executor: "Executor", expected: Mapping[str, str]) -> None:
+    """Refuse an executor whose work was built from other things than the call that uses it."""
+    found = executor.work.made_of
+    other = [name for name, digest in expected.items() if found.get(name) != digest]
+    if other:
+        raise CouldaError(
+            f"the executor's work was not built from the same {' and '.join(other)} as this call; build both from the "
+            "same objects"
+        )
 
 
 def gather(executor: Executor, indices: Iterable[int]) -> Iterator[Batch]:

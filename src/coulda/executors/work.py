@@ -4,14 +4,18 @@ Workers are sent neither closures nor pickles: a recipe is the name of a functio
 parameters and results travel as safetensors.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import msgspec
+import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
@@ -29,12 +33,15 @@ class Work:
         run: (parameters, inputs) -> a pytree of arrays. Pure and traceable. It splits its batch over all local devices
             if it says so (`shard_batch`, `batched`).
         jit: whether to compile `run` as one program; not where it calls compiled programs of its own.
+        made_of: fingerprints of what it was built from, for a caller that must know.
     """
 
     parameters: Any
     inputs: Callable[[int], Any]
     run: Callable[[Any, Any], Any]
     jit: bool = True
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints of what the work was built from, by name: see `check_made_of`."""
 
     @cached_property
     def compiled(self) -> Callable[[Any, Any], Any]:
@@ -70,3 +77,22 @@ def seeded(seed: int) -> Callable[[int], Array]:
     """The inputs of work that draws: batch i has the key `fold_in(key(seed), i)`."""
     key = jax.random.key(seed)
     return lambda index: jax.random.fold_in(key, index)
+
+
+def fingerprint(tree: Any) -> str:
+    """A digest of a tree's arrays, numbers and structure; trees that were built alike have the same.
+
+    >>> fingerprint({"a": 1.0}) == fingerprint({"a": 1.0}), fingerprint({"a": 1.0}) == fingerprint({"a": 2.0})
+    (True, False)
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    # Functions and objects that show their place in memory are told apart by their names alone.
+    digest = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", str(structure)).encode())
+    for leaf in leaves:
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+            digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        else:
+            digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(leaf)).encode())
+    return digest.hexdigest()

@@ -7,29 +7,23 @@ them, and the truth is measured in the environment, on levels that nobody else h
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import msgspec
 import numpy as np
-from jax import Array
 
 from coulda.drawing import as_svg
-from coulda.environments.sokoban import tiles
-from coulda.evaluation import Comparison
-from coulda.evaluation.estimate import VERDICTS, Estimate
-from coulda.evaluation.history import weigh
-from coulda.evaluation.importance import importance_sampling
+from coulda.evaluation import Comparison, ImportanceSampling, Method, OnScenarios, Precision, compare, on_policy
+from coulda.evaluation.estimate import VERDICTS, Estimate, plain
 from coulda.evaluation.intervals import mean_interval
-from coulda.evaluation.on_scenarios import evaluate_policies, on_policy
 from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.extras import require
 from coulda.hindsight.learned import Learned
 from coulda.policies import NoisyPolicy
-from coulda.pomdp import Policy, Scenario
+from coulda.pomdp import Policy
 from coulda.stages import Stages
 from coulda.storage import replace_file, replace_json
 
@@ -86,7 +80,7 @@ def true_values(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, 
         rows = []
         with pipeline.bar("policies", len(policies)) as advance:
             for name, noisy_policy in policies.items():
-                rows.append(_estimate(name, None, on_policy(key, environment, noisy_policy, pipeline.sizes.truth)))
+                rows.append(row(name, on_policy(key, environment, noisy_policy, pipeline.sizes.truth)))
                 advance(1)
         return {"estimates.json": msgspec.json.encode(rows)}
 
@@ -108,28 +102,19 @@ def one_seed(pipeline: Pipeline, first: Pipeline, preset: EvaluationPreset) -> l
     policies = noisy(policy, preset.noise)
     model = pipeline.environment("scenarios")
 
-    def importance() -> dict[str, bytes]:
-        rows = []
-        with pipeline.bar("policies", len(policies)) as advance:
-            for name, target in policies.items():
-                weighted = weigh(target, log)
-                for kind in IMPORTANCE:
-                    found = importance_sampling(pipeline.key(kind), target, log, kind, weighted=weighted)
-                    rows.append(_estimate(name, None, found))
-                advance(1)
-        return {"estimates.json": msgspec.json.encode(rows)}
+    def rows(methods: Sequence[Method]) -> dict[str, bytes]:
+        with pipeline.bar("episodes", len(log)) as advance:
+            precision = Precision(scenarios=preset.num_scenarios)
+            table = compare(pipeline.key("scenarios"), log, policies, methods, precision=precision, advance=advance)
+        return {"estimates.json": msgspec.json.encode([row(name, found) for name, found in table.rows()])}
 
     def counterfactual(t: int) -> dict[str, bytes]:
-        source = Learned(model, networks[t][1]).given(t)
-        check = Malformed(sizes.size.boxes)
-        with pipeline.bar("episodes", len(log)) as advance:
-            options: Any = {"num_scenarios": preset.num_scenarios, "malformed": check, "advance": advance}
-            found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)
-        return {"estimates.json": msgspec.json.encode([_estimate(n, t, e) for n, e in found.items()])}
+        return rows([OnScenarios(model, Learned(model, networks[t][1]), steps=(t,))])
 
     used = {"policy": policy_path, "log": log_path}
     shared = {"noise": preset.noise, "seed": sizes.seed}
-    parts = [stages.result("importance", shared, used, importance)]
+    weighted = [ImportanceSampling(kind) for kind in IMPORTANCE]
+    parts = [stages.result("importance", shared, used, lambda: rows(weighted))]
     for t in preset.steps:
         settings = shared | {"t": t, "num_scenarios": preset.num_scenarios}
         make = lambda t=t: counterfactual(t)
@@ -141,23 +126,6 @@ def noisy(policy: Policy, noise: tuple[float, ...]) -> dict[str, Policy]:
     """π_0, π_1, …: the policy with each share of noise."""
     # Also where there is no noise: then all of them share their compiled programs.
     return {f"π{i}": NoisyPolicy(policy, share) for i, share in enumerate(noise)}
-
-
-@dataclass(frozen=True)
-class Malformed:
-    """Whether a scenario's level is none of the generator's: wrong agents, boxes or targets, or solved already.
-
-    A value, not a closure, so that all t share their compiled programs.
-    """
-
-    num_boxes: int
-
-    def __call__(self, scenario: Scenario) -> Array:
-        """Of one scenario."""
-        level = scenario.initial
-        agents, boxes, targets = (jnp.sum(f(level)) for f in (tiles.has_agent, tiles.has_box, tiles.has_target))
-        solved = jnp.sum(level == tiles.BOX_ON_TARGET) >= self.num_boxes
-        return (agents != 1) | (boxes != self.num_boxes) | (targets != self.num_boxes) | solved
 
 
 def summarize(truth: list[dict[str, Any]], estimates: list[dict[str, Any]]) -> dict[str, Any]:
@@ -255,33 +223,19 @@ def draw(found: dict[str, Any]) -> str:
     return as_svg(figure)
 
 
-def draw_errors(comparison: Comparison, steps: tuple[int, ...]) -> str:
-    """The same figure from a comparison that has CF-PE at these t."""
-    truth, estimates = [], []
-    for policy, methods in comparison.estimates.items():
-        given = {"MB-PE": 0} | {f"CF-PE({t})": t for t in steps}
-        for name, found in methods.items():
-            (truth if name == "on-policy" else estimates).append(_estimate(policy, given.get(name), found))
-    return draw(summarize(truth, estimates))
+def draw_errors(comparison: Comparison) -> str:
+    """The same figure from a comparison with the truth, MB-PE and CF-PE(t)."""
+    found = [row(name, estimate) for name, estimate in comparison.rows()]
+    truth = [one for one in found if one["method"] == "on-policy"]
+    return draw(summarize(truth, [one for one in found if one["method"] != "on-policy"]))
 
 
-def _estimate(policy: str, t: int | None, estimate: Estimate) -> dict[str, Any]:
-    limits, terms = estimate.interval, np.asarray(estimate.terms, float)
-    low, high = (None, None) if limits is None else (_finite(limits.low), _finite(limits.high))
-    bad = next((d.value for d in estimate.diagnostics if "malformed" in d.name), None)
-    return {
-        "policy": policy,
-        "method": estimate.method,
-        "t": t,
-        "value": estimate.value,
-        "low": low,
-        "high": high,
-        "standard error": float(terms.std(ddof=1) / np.sqrt(len(terms))) if len(terms) > 1 else None,
-        "effective sample size": estimate.effective_sample_size,
-        "verdict": estimate.verdict,
-        "malformed": bad,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def row(policy: str, estimate: Estimate) -> dict[str, Any]:
+    """An estimate as the figure's tables have it."""
+    found = plain(estimate)
+    kept = ("method", "value", "low", "high", "standard error", "effective sample size", "verdict")
+    bad = next((d["value"] for d in found["diagnostics"] if d["name"] == "malformed"), None)
+    t = {"MB-PE": 0}.get(estimate.method)
+    if estimate.method.startswith("CF-PE("):
+        t = int(estimate.method[len("CF-PE(") : -1])
+    return {"policy": policy, "t": t} | {name: found[name] for name in kept} | {"malformed": bad}

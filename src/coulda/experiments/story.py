@@ -15,14 +15,10 @@ from rich.console import Console
 from rich.table import Table as ScreenTable
 
 from coulda.episodes import EpisodeLog, StoredLog
-from coulda.evaluation import Comparison
-from coulda.evaluation.estimate import Estimate
-from coulda.evaluation.history import weigh
-from coulda.evaluation.importance import importance_sampling
-from coulda.evaluation.on_scenarios import evaluate_sources, on_policy
+from coulda.evaluation import Comparison, ImportanceSampling, OnPolicy, OnScenarios, compare
 from coulda.experiments import policy_search
 from coulda.experiments.pipeline import Ingredients, Pipeline
-from coulda.experiments.policy_evaluation import FEWER_PARTS, Malformed, draw_errors, noisy
+from coulda.experiments.policy_evaluation import FEWER_PARTS, draw_errors, noisy
 from coulda.experiments.policy_search import SearchPreset, Setting
 from coulda.hindsight.learned import Learned
 from coulda.pomdp import Policy
@@ -86,7 +82,7 @@ def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = T
     console.rule("3  three policies to ask about")
     policies = noisy(pipeline.policy()[1], preset.noise)
     console.rule("4  how good would they have been?")
-    comparison = evaluate(pipeline, preset, policies, log, network)
+    comparison = make_table(pipeline, preset, policies, log, network)
     console.print(_table(comparison))
     console.rule("5  a better policy: on inferred scenarios (CF-GPS), and on imagined ones (MB-PS)")
     search = policy_search.reproduce(folder, preset.search, progress, console)
@@ -99,28 +95,17 @@ def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = T
     return path
 
 
-def evaluate(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: StoredLog, network: Any) -> Comparison:
+def make_table(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: StoredLog, network: Any) -> Comparison:
     """Importance sampling, MB-PE and CF-PE(t) beside the truth."""
     model, truth = pipeline.environment("scenarios"), pipeline.environment("truth")
-    sources = [Learned(model, network).given(t) for t in preset.steps]
-    key, check = pipeline.key("scenarios"), Malformed(preset.ingredients.size.boxes)
-    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
-    for name, policy in policies.items():
-        weighted = weigh(policy, log)
-        for kind in ("ordinary", "weighted"):
-            found = importance_sampling(pipeline.key(kind), policy, log, kind, weighted=weighted)
-            estimates[name][found.method] = found
+    methods = [
+        ImportanceSampling("ordinary"),
+        ImportanceSampling("weighted"),
+        OnScenarios(model, Learned(model, network), preset.steps),
+        OnPolicy(truth, preset.ingredients.truth),
+    ]
     with pipeline.bar("episodes", len(log)) as advance:
-        table = evaluate_sources(key, model, policies, log, sources, malformed=check, advance=advance)
-    for found in table:
-        for name, estimate in found.items():
-            estimates[name][estimate.method] = estimate
-    for name, policy in policies.items():
-        found = on_policy(pipeline.key("truth"), truth, policy, preset.ingredients.truth)
-        estimates[name][found.method] = found
-    known = {name: float(row["on-policy"].value or 0.0) for name, row in estimates.items()}
-    returns = np.concatenate([batch.episode_returns for batch in log.batches()])
-    return Comparison(estimates, returns, known)
+        return compare(pipeline.key("scenarios"), log, policies, methods, advance=advance)
 
 
 def make_report(
@@ -147,7 +132,7 @@ def make_report(
     errors = Figure(
         "The more hindsight, the smaller the error",
         "Relative error of each policy's value against t, the steps of the log that the scenario model was given.",
-        draw_errors(comparison, preset.steps),
+        draw_errors(comparison),
     )
     return Report(
         "What would have happened, had we acted differently?",

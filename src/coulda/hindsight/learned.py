@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from coulda.errors import CouldaError
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.source import ALL_STEPS, ScenarioSource, fresh, history_length, other_key
 from coulda.pomdp import POMDP, Episode, Scenario
@@ -68,34 +67,6 @@ class LearnedOnline(Learned):
         gradient: Any = eqx.filter_grad(loss)(source.network)
         network, state = descend(source.optimizer, gradient, source.optimizer_state, source.network)
         return eqx.tree_at(lambda s: (s.network, s.optimizer_state), source, (network, state))
-
-
-class LearnedSeparately(ScenarioSource):
-    """A network for each t, as the paper has them: `given(steps=t)` is that of the network that was trained for t.
-
-    Args:
-        model: the SCM we believe in.
-        networks: by t; the largest t is used until another is asked for.
-    """
-
-    infers_observation_noise: ClassVar[bool] = False
-
-    model: POMDP
-    networks: dict[int, ConvDRAW]
-    steps: Array
-
-    def __init__(self, model: POMDP, networks: dict[int, ConvDRAW]):
-        self.model, self.networks, self.steps = model, networks, jnp.int32(max(networks))
-
-    def infer(self, key: Array, episode: Episode) -> Scenario:
-        """One draw of the network for the largest t."""
-        return self.given(max(self.networks)).infer(key, episode)
-
-    def given(self, steps: int | Array) -> Learned:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The source of the network for this t."""
-        if not isinstance(steps, int) or steps not in self.networks:
-            raise CouldaError(f"there are networks for t = {sorted(self.networks)}, and none for {steps}; train one.")
-        return Learned(self.model, self.networks[steps]).given(steps)
 
 
 def negative_elbo(

@@ -89,6 +89,13 @@ class POMDP(eqx.Module):
         same = jax.tree.map(lambda a, b: jnp.all(a == b), expected, observation)
         return jnp.where(jnp.stack(jax.tree.leaves(same)).all(), 0.0, -jnp.inf)
 
+    def malformed(self, scenario: Scenario) -> Array:  # noqa: ARG002
+        """Whether the world could not have made this scenario, such as a level without an agent; False by default.
+
+        A source that was learned may draw such scenarios. They are scored as they fall, and their share is reported.
+        """
+        return jnp.zeros((), bool)
+
     def terminal(self, state: Any) -> Array:  # noqa: ARG002
         """Whether the episode is over in this state: it is absorbing, and rewards there are not paid."""
         return jnp.zeros((), bool)

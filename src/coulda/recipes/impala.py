@@ -19,7 +19,7 @@ import optax
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.evaluation.on_scenarios import on_policy
+from coulda.evaluation import on_policy
 from coulda.executors import Executor, InProcess, Work, WorkSpec
 from coulda.extras import require
 from coulda.learners import ActorCriticLoss, Impala, episodes_of

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from coulda.evaluation import Comparison, Estimate
-from coulda.evaluation.estimate import VERDICTS, Verdict, worst
+from coulda.evaluation.estimate import VERDICTS, Verdict, plain, worst
 from coulda.report.contents import Finding, MethodVerdict, Provenance, Row, Table
 
 
@@ -39,20 +39,13 @@ def provenance(
 
 
 def _row(policy: str, estimate: Estimate, comparison: Comparison) -> Row:
-    limits = estimate.interval
-    findings = tuple(Finding(d.name, _finite(d.value), d.verdict, d.sentence) for d in estimate.diagnostics)
+    found = plain(estimate)
     return Row(
-        policy,
-        estimate.method,
-        estimate.value,
-        None if limits is None else _finite(limits.low),
-        None if limits is None else _finite(limits.high),
-        None if limits is None else limits.level,
-        float(estimate.effective_sample_size),
-        estimate.verdict,
-        estimate.reasons,
-        findings,
-        comparison.error(policy, estimate.method),
+        policy=policy,
+        findings=tuple(Finding(**finding) for finding in found["diagnostics"]),
+        effective_sample_size=found["effective sample size"],
+        error=comparison.error(policy, estimate.method),
+        **{name: found[name] for name in ("method", "value", "low", "high", "level", "verdict", "reasons")},
     )
 
 
@@ -102,7 +95,3 @@ def _listed(names: list[str]) -> str:
     ('a, b and c', 'a')
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -22,17 +22,17 @@ from scipy import stats
 
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, collect
-from coulda.evaluation import Interval, compare, evaluate_policies
+from coulda.evaluation import Estimate, Interval, OnScenarios, Precision, compare, evaluate
 from coulda.evaluation.diagnostics import weight_diagnostics
 from coulda.evaluation.doubly_robust import FOLDS
 from coulda.evaluation.doubly_robust import statistics as robust_statistics
 from coulda.evaluation.estimate import VERDICTS, worst
-from coulda.evaluation.fitted_q import QFunction, Steps, fit_values, gather
-from coulda.evaluation.history import Weighted, over_log, weigh
+from coulda.evaluation.fitted_q import QFunction, Steps, default_regression, fit_values, seen_by, steps_of
 from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.intervals import bca, bernstein, student
 from coulda.evaluation.model_checks import Shift, Shifts, shift
+from coulda.evaluation.reading import Weighted, over_log, read
 from coulda.hindsight import Exact, Prior
 from coulda.hindsight.source import fresh
 from coulda.policies import TabularPolicy
@@ -115,7 +115,9 @@ class Coverage:
     def model_free(self, key: Array, log: EpisodeLog, target: TabularPolicy) -> dict[str, list[Any]]:
         """Intervals of the estimators that need no model, from their statistics on each of the logs."""
         rng = np.random.default_rng(self.seed)
-        weighted = weigh(target, log)
+        regression = default_regression(log)
+        reading = read(log, {"target": target}, [seen_by(regression)])
+        weighted = reading.weighted("target")
         logs = [
             Weighted(*pair) for pair in zip(self.split(weighted.log_ratio), self.split(weighted.reward), strict=True)
         ]
@@ -124,20 +126,19 @@ class Coverage:
             if kind != "capped":  # biased on purpose, so that it has no nominal interval
                 found[name] = [bca(rng, weight_statistics(one, kind), self.level, resamples=1000) for one in logs]
                 found[f"{name}, Student"] = [student(weight_statistics(one, kind).terms, self.level) for one in logs]
-        gathered = gather(target, log)
-        steps = jax.tree.map(self.split, gathered.steps)
-        q, v = (np.asarray(x, float) for x in cross_fit(key, gathered.regression, steps))
+        steps = jax.tree.map(self.split, steps_of(reading, "target", regression))
+        q, v = (np.asarray(x, float) for x in cross_fit(regression, steps))
         for name, form in (("DR", False), ("WDR", True)):
             ratios = [robust_statistics(*parts, form) for parts in zip(logs, q, v, strict=True)]
             found[name] = [bca(rng, one, self.level, resamples=1000) for one in ratios]
-        values, spread = (np.asarray(x, float) for x in refit(key, gathered.regression, steps, RESAMPLES))
+        values, spread = (np.asarray(x, float) for x in refit(key, regression, steps, RESAMPLES))
         half = stats.t.ppf(0.5 + self.level / 2, RESAMPLES - 1) * spread
         found["FQE"] = [Interval(a - b, a + b, self.level, "bootstrap") for a, b in zip(values, half, strict=True)]
         return found
 
     def distrusted_weights(self, log: EpisodeLog, target: TabularPolicy) -> float:
         """The share of logs in which the intervals of weighted estimators are not claimed to be nominal."""
-        weights = np.exp(self.split(weigh(target, log).log_cumulative[:, -1]))
+        weights = self.split(read(log, {"target": target}).weighted("target").cumulative[:, -1])
         return float(np.mean([worst(d.verdict for d in weight_diagnostics(one)) != "trust" for one in weights]))
 
     def mismatch(self, key: Array, log: EpisodeLog, kernel: np.ndarray, truth: float) -> dict[str, Any]:
@@ -157,16 +158,20 @@ class Coverage:
         for i in range(min(self.repeats, logs)):
             one = log[i * self.episodes : (i + 1) * self.episodes]
             key_one = jax.random.fold_in(key, i)
-            table = compare(key_one, world, policies, one, Exact(world), num_scenarios=self.scenarios, free=False)
+            table = compare(key_one, one, policies, [OnScenarios(world, Exact(world))], precision=self.precision)
             found.append({name: estimate.verdict for name, estimate in table.estimates["target"].items()})
         return {
             name: {verdict: sum(one[name] == verdict for one in found) / len(found) for verdict in VERDICTS}
             for name in found[0]
         }
 
-    def _evaluate(self, key: Array, world: TabularPOMDP, log: EpisodeLog, source: Any) -> Any:
-        policies = {"target": TabularPolicy(TARGETS[self.weights])}
-        return evaluate_policies(key, world, policies, log, source, num_scenarios=self.scenarios)["target"]
+    @property
+    def precision(self) -> Precision:
+        """The level, and the scenarios per episode."""
+        return Precision(self.level, scenarios=self.scenarios)
+
+    def _evaluate(self, key: Array, world: TabularPOMDP, log: EpisodeLog, source: Any) -> Estimate:
+        return evaluate(key, world, TabularPolicy(TARGETS[self.weights]), log, source, precision=self.precision)
 
 
 @dataclass(frozen=True)
@@ -244,8 +249,11 @@ def summary(intervals: list[Any], truth: float) -> dict[str, float]:
 
 
 @eqx.filter_jit
-def cross_fit(key: Array, regression: QFunction, steps: Steps) -> tuple[Array, Array]:
-    """What `doubly_robust.cross_fitted` computes, for all logs at once: Q `[R, N, T]` and V `[R, N, T + 1]`."""
+def cross_fit(regression: QFunction, steps: Steps) -> tuple[Array, Array]:
+    """What `doubly_robust.cross_fitted` computes, for all logs at once: Q `[R, N, T]` and V `[R, N, T + 1]`.
+
+    Episodes of one log are in random order already, so that dealing them in turn is fair.
+    """
     count = steps.reward.shape[1]
     fold = jnp.arange(count) % FOLDS
 
@@ -256,7 +264,6 @@ def cross_fit(key: Array, regression: QFunction, steps: Steps) -> tuple[Array, A
         held_out = jnp.arange(count)
         return jnp.where(log.live, q[fold, held_out], 0.0), jnp.where(alive, v[fold, held_out], 0.0)
 
-    del key  # episodes of one log are in random order already, so dealing them in turn is fair
     return jax.lax.map(one, steps, batch_size=100)
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import optax
 
 from coulda.environments.pendulum import Pendulum
+from coulda.evaluation import on_policy
 from coulda.evaluation.intervals import mean_interval
-from coulda.evaluation.on_scenarios import on_policy
 from coulda.extras import require
 from coulda.hindsight import Prior
 from coulda.hindsight.observed import ObservedStates

@@ -24,7 +24,7 @@ from jax import Array
 from coulda.environments.sepsis import Sepsis
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, Schema, checked_log, collect
-from coulda.evaluation import Comparison, compare, importance_sampling, on_policy
+from coulda.evaluation import Comparison, ImportanceSampling, OnScenarios, Precision, compare, on_policy
 from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
@@ -122,20 +122,13 @@ class SepsisReproduction:
         }
         fresh = collect(key_fresh, world, physician, self.episodes)
         for name, one in (("WIS", log), ("WIS held out", fresh)):
-            estimate = importance_sampling(key_table, target, with_frequencies(one), interval_kind="student")
+            quick = Precision(interval="student")
+            estimate = ImportanceSampling().estimate(key_table, target, with_frequencies(one), quick)
             numbers[name] = float("nan") if estimate.value is None else estimate.value
         if not with_table:
             return numbers, None
-        hindsight = Exact(learned.model)
-        table = compare(
-            key_table,
-            learned.model,
-            {"policy": target},
-            in_model_terms(log),
-            hindsight,
-            free=False,
-            estimated_from=projected(log),
-        )
+        method = OnScenarios(learned.model, Exact(learned.model), estimated_from=projected(log))
+        table = compare(key_table, in_model_terms(log), {"policy": target}, [method])
         return numbers | {"CF-PE": float(table.estimates["policy"][CF_PE].value or 0.0)}, table
 
 

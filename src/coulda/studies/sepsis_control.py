@@ -20,7 +20,8 @@ from jax import Array
 
 from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.episodes import collect
-from coulda.evaluation import Comparison, Estimate, compare
+from coulda.evaluation import Comparison, OnPolicy, OnScenarios, Precision, compare
+from coulda.evaluation.estimate import plain
 from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
@@ -70,7 +71,7 @@ class SepsisControl:
         pairing = [_pair(table, count, f"{epsilon:g}-soft") for count, table in tables.items() for epsilon in SOFTER]
         result = {
             "estimates": {
-                name: {m: _plain(e) for m, e in methods.items()} for name, methods in tables[1].estimates.items()
+                name: {m: plain(e) for m, e in methods.items()} for name, methods in tables[1].estimates.items()
             },
             "pairing": pairing,
         }
@@ -86,17 +87,8 @@ class SepsisControl:
         soft = {f"{epsilon:g}-soft": best.noisy(epsilon * ACTIONS / (ACTIONS - 1)) for epsilon in SOFTER}
         policies = {name: _policy(planner) for name, planner in ({"best": best} | soft).items()}
         log = collect(key_log, world, policies[f"{SOFTNESS:g}-soft"], self.episodes)
-        return compare(
-            key_table,
-            world,
-            policies,
-            log,
-            Exact(world),
-            free=False,
-            environment=world,
-            on_policy_episodes=10 * self.episodes,
-            num_scenarios=num_scenarios,
-        )
+        methods = [OnScenarios(world, Exact(world)), OnPolicy(world, 10 * self.episodes)]
+        return compare(key_table, log, policies, methods, precision=Precision(scenarios=num_scenarios))
 
 
 def draw_pairing(pairing: list[dict[str, Any]], path: Path) -> None:
@@ -135,16 +127,6 @@ def _pair(table: Comparison, num_scenarios: int, second: str) -> dict[str, Any]:
 
 def _policy(planner: TabularPlanner) -> TabularPolicy:
     return TabularPolicy(np.exp(np.asarray(planner.logits)))
-
-
-def _plain(estimate: Estimate) -> dict[str, Any]:
-    limits = estimate.interval
-    return {
-        "value": estimate.value,
-        "interval": None if limits is None else [limits.low, limits.high],
-        "verdict": estimate.verdict,
-        "reasons": estimate.reasons,
-    }
 
 
 if __name__ == "__main__":

@@ -126,6 +126,13 @@ class Sokoban(POMDP):
         """Whether as many boxes are on targets as the model has boxes."""
         return boxes_on_targets(state) >= self.num_boxes
 
+    def malformed(self, scenario: Scenario) -> Array:
+        """Whether the level is none of the generator's: wrong agents, boxes or targets, or solved already."""
+        level = scenario.initial
+        agents, boxes, targets = (jnp.sum(f(level)) for f in (tiles.has_agent, tiles.has_box, tiles.has_target))
+        wrong = (agents != 1) | (boxes != self.num_boxes) | (targets != self.num_boxes)
+        return wrong | (boxes_on_targets(level) >= self.num_boxes)
+
     def observe(self, state: Array, u: Array) -> Array:
         """The state with masked tiles shown as empty; u is `uint32[height, width]`, uniform bits."""
         masked = ~self.in_window(state) & below_probability(u, self.mask_probability)

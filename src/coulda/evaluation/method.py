@@ -1,0 +1,80 @@
+"""`Method`: a family of estimators, which gives each policy a row of the table or several."""
+
+import abc
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import jax
+from jax import Array
+
+from coulda.evaluation.estimate import Estimate
+from coulda.evaluation.intervals import Precision
+from coulda.evaluation.reading import Features, Log, Reading, read
+from coulda.executors import Executor
+from coulda.pomdp import Policy
+from coulda.progress import Advance
+
+Rows = dict[str, list[Estimate]]
+"""By policy."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a table is made: how precisely, by whom, and who is told."""
+
+    precision: Precision = field(default_factory=Precision)
+    executor: Executor | None = None
+    """Who runs policies on scenarios; this process where there is none."""
+    advance: Advance = lambda count: None  # noqa: ARG005
+    """Told how many episodes more are done."""
+
+
+class Method(abc.ABC):
+    """A method is a value: what it needs beside the log and the policies, such as a model or a regression."""
+
+    walks: ClassVar[bool] = True
+    """Whether it needs the policies' probabilities along the log."""
+
+    def features(self, log: Log) -> Features | None:  # noqa: ARG002
+        """What it needs to see of observations; nothing by default."""
+        return None
+
+    @abc.abstractmethod
+    def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
+        """Estimates of every policy of the reading. Consumes `key`: all policies share its draws."""
+
+
+class SinglePolicyMethod(Method):
+    """A method with one row per policy, which needs nothing but the log."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Such as "WIS"."""
+
+    def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
+        """One estimate for each policy, its draws keyed by the method's name: other rows do not change them."""
+        own = key_for(key, self.name)
+        return {policy: [self.of(own, reading, policy, run.precision)] for policy in reading.policies}
+
+    @abc.abstractmethod
+    def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
+        """The estimate of one policy. Consumes `key`."""
+
+    def estimate(self, key: Array, policy: Policy, log: Log, precision: Precision | None = None) -> Estimate:
+        """The estimate of one policy from a log: the table's row without the table."""
+        reading = reading_for([self], log, {"policy": policy})
+        return self.rows(key, reading, Run(precision or Precision()))["policy"][0]
+
+
+def key_for(key: Array, use: str) -> Array:
+    """A key for one use, by its name."""
+    return jax.random.fold_in(key, zlib.crc32(use.encode()))
+
+
+def reading_for(methods: list[Method], log: Log, policies: Mapping[str, Policy]) -> Reading:
+    """One pass over the log for what all of the methods need."""
+    features = [found for method in methods if (found := method.features(log)) is not None]
+    return read(log, policies, features, walk=any(method.walks for method in methods))

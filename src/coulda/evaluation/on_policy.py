@@ -1,0 +1,52 @@
+"""Monte Carlo in the environment itself: the truth, up to sampling, where one may run the policy."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax import Array
+
+from coulda.evaluation.estimate import Estimate
+from coulda.evaluation.intervals import Precision, Ratios
+from coulda.evaluation.method import SinglePolicyMethod, key_for
+from coulda.evaluation.reading import Reading, generator
+from coulda.pomdp import POMDP, Policy, batched, rollout
+
+
+@dataclass(frozen=True)
+class OnPolicy(SinglePolicyMethod):
+    """The expected return of a policy that is run; its value is the truth of a table."""
+
+    environment: POMDP
+    """The real world, or what stands for it."""
+    episodes: int = 10_000
+    """How many to run."""
+
+    walks: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        return "on-policy"
+
+    def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
+        """Run the policy. Consumes `key`: all policies meet the same scenarios."""
+        return on_policy(key, self.environment, reading.policies[policy], self.episodes, precision)
+
+
+def on_policy(
+    key: Array, environment: POMDP, policy: Policy, episodes: int, precision: Precision | None = None
+) -> Estimate:
+    """The expected return of `policy`, by running it in `environment`; no log is needed. Consumes `key`."""
+    returns = np.asarray(_run(environment, policy, jax.random.split(key, episodes)), float)
+    ratios = Ratios.mean_of(returns)
+    found = (precision or Precision()).of_returns(generator(key_for(key, "interval")), ratios)
+    return Estimate("on-policy", ratios.value, found, returns, float(episodes))
+
+
+@eqx.filter_jit
+def _run(environment: POMDP, policy: Policy, keys: Array) -> Array:
+    draw = environment.scenario_prior.sample
+    return batched(lambda key: rollout(environment, policy, draw(key)).episode_return, keys)

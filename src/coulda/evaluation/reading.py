@@ -1,0 +1,265 @@
+"""A log, read once: all that estimators need of it, a few numbers per step, whatever the observations are.
+
+`read` goes over the log one time, in batches, and runs every policy over each batch one time. What rests on scenarios
+needs the observations themselves and goes over the log once more (`padded_batches`), for all sources and policies.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from jax import Array
+
+from coulda.episodes import EpisodeLog, StoredLog
+from coulda.errors import CouldaError
+from coulda.pomdp import Episode, Policy, batched
+from coulda.pomdp.walk import all_log_probs, taken_log_probs
+
+Log = EpisodeLog | StoredLog
+
+LARGEST_BATCH = 4096
+"""Episodes that are in memory at once while a log is read."""
+
+
+class Features(eqx.Module):
+    """What a regression sees of an observation: `function(space, observation)`, under the regression's own name."""
+
+    name: Hashable = eqx.field(static=True)
+    function: Callable[[spaces.Space, Any], Array]
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """What importance weighting needs."""
+
+    log_ratio: np.ndarray
+    """log π(a_t | h_t) - log μ(a_t | h_t), `[N, T]`, zero after the end."""
+    reward: np.ndarray
+    """`[N, T]`, zero after the end."""
+
+    @cached_property
+    def log_cumulative(self) -> np.ndarray:
+        """Log ρ_{1:t}, `[N, T]`; after the end it stays what it was."""
+        return np.cumsum(self.log_ratio, axis=1)
+
+    @cached_property
+    def cumulative(self) -> np.ndarray:
+        """ρ_{1:t}, `[N, T]`."""
+        return np.exp(self.log_cumulative)
+
+    @cached_property
+    def scaled(self) -> np.ndarray:
+        """ρ_{1:t} divided by the largest at each step: ratios do not change with the scale of the weights."""
+        top = self.log_cumulative.max(0)
+        return np.exp(self.log_cumulative - np.where(np.isfinite(top), top, 0.0))
+
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """G of each episode, `[N]`."""
+        return self.reward.sum(1)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one pass over a log found; `[N, T]` has T = the longest episode's number of steps."""
+
+    log: Log
+    policies: Mapping[str, Policy]
+    lengths: np.ndarray
+    """`[N]`."""
+    terminated: np.ndarray
+    """`[N]`: whether the episode came to its own end."""
+    reward: np.ndarray
+    """`[N, T]` in float64, zero after the end."""
+    log_prob: np.ndarray
+    """log μ(a_t | h_t), `[N, T]`, zero after the end; NaN where it is not known."""
+    action: np.ndarray | None
+    """Numbers of discrete actions from 0, `[N, T]`."""
+    taken: dict[str, np.ndarray]
+    """By policy: log π(a_t | h_t), `[N, T]`, zero after the end."""
+    probabilities: dict[str, np.ndarray]
+    """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`."""
+    features: dict[Hashable, np.ndarray]
+    """By the name of the features: what a regression sees of each observation, `[N, T + 1, ...]`."""
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.lengths)
+
+    @cached_property
+    def live(self) -> np.ndarray:
+        """Whether the step was taken, `[N, T]`."""
+        return np.arange(self.reward.shape[1]) < self.lengths[:, None]
+
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """G of each logged episode, `[N]`."""
+        return self.reward.sum(1)
+
+    @cached_property
+    def has_probabilities(self) -> bool:
+        """Whether log μ(a_t | h_t) is known at every step."""
+        return not bool(np.isnan(self.log_prob).any())
+
+    @property
+    def cut_short(self) -> int:
+        """How many episodes were cut off before the longest of them ended."""
+        return int((~self.terminated & (self.lengths < self.reward.shape[1])).sum())
+
+    def weighted(self, policy: str) -> Weighted:
+        """The policy's ratios to the behavior's, and the rewards, in float64."""
+        if policy not in self._weighted:
+            self._weighted[policy] = Weighted(self.taken[policy].astype(float) - self.log_prob, self.reward)
+        return self._weighted[policy]
+
+    @cached_property
+    def _weighted(self) -> dict[str, Weighted]:
+        return {}
+
+
+def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] = (), *, walk: bool = True) -> Reading:
+    """One pass over the log.
+
+    Args:
+        log: in memory or on disk.
+        policies: by name.
+        features: what regressions need to see of observations. Where there are any, the probabilities of all actions
+            are kept too, which must be discrete then.
+        walk: whether the policies are run over the log, each once.
+    """
+    chosen = {one.name: one for one in features}
+    if chosen and not isinstance(log.schema.action_space, spaces.Discrete):
+        raise CouldaError(f"fitted values need discrete actions; this log's are {log.schema.action_space}")
+    space = _Static(log.schema.observation_space)
+    facts, said, seen = [], [], []
+    for batch in log.batches(_batch_size(log)):
+        facts.append((batch.lengths, batch.terminated, *_columns(batch, log.max_length, bool(chosen))))
+        if not (walk or chosen):
+            continue
+        (episodes, _), count = _filled(batch, 0, log.max_length, _batch_size(log)), len(batch)
+        walked = policies.items() if walk else ()
+        programs = {name: eqx.Partial(_say, policy, bool(chosen)) for name, policy in walked}
+        said.append({name: to_numpy(run(program, (episodes,)), count) for name, program in programs.items()})
+        looks = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
+        seen.append({name: to_numpy(run(look, (episodes,)), count) for name, look in looks.items()})
+    lengths, terminated, reward, log_prob, *action = (np.concatenate(column) for column in zip(*facts, strict=True))
+    joined = _joined(said)
+    return Reading(
+        log,
+        policies,
+        lengths,
+        terminated,
+        reward,
+        log_prob,
+        action[0] - int(log.schema.action_space.start) if chosen else None,  # pyright: ignore[reportAttributeAccessIssue]
+        {name: taken for name, (taken, _) in joined.items()},
+        {name: every for name, (_, every) in joined.items() if every is not None},
+        _joined(seen),
+    )
+
+
+def _columns(batch: EpisodeLog, horizon: int, with_actions: bool) -> Iterator[np.ndarray]:
+    """Rewards and log-probabilities `[n, T]` in float64, zero after the end; and actions, the last repeated."""
+    step, length = np.arange(horizon), batch.lengths[:, None]
+    live, at = step < length, batch.starts[:, None] + np.minimum(step, length - 1)
+    for column in (batch.reward, batch.log_prob):
+        yield np.where(live, column[at], 0).astype(float)
+    if with_actions:
+        yield batch.action[at]
+
+
+def _joined(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts) if parts else {}
+
+
+def _say(policy: Policy, every: bool, episode: Episode) -> tuple[Array, Array | None]:
+    """Log-probabilities of what was done, `[T]`, and probabilities of all that could have been, `[T + 1, A]`."""
+    probabilities = jnp.exp(all_log_probs(policy, episode)) if every else None
+    return taken_log_probs(policy, episode), probabilities
+
+
+def _see(features: Features, space: "_Static", episode: Episode) -> Array:
+    return jax.vmap(lambda observation: features.function(space.value, observation))(episode.observation)
+
+
+class _Static:
+    """A space as a static argument of a compiled function: spaces cannot be hashed, their descriptions can."""
+
+    def __init__(self, value: spaces.Space):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(str(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self.value == other.value
+
+
+def over_log(function: Callable[..., Any], log: Log, horizon: int) -> Iterator[Any]:
+    """`function(episode, index)` of every episode, as NumPy arrays `[n, ...]` per batch; memory stays flat.
+
+    `function` is an `eqx.Partial` of a function and what it needs, so that equal shapes share one program.
+    """
+    for inputs, count in padded_batches(log, horizon):
+        yield to_numpy(run(function, inputs), count)
+
+
+def padded_batches(log: Log, horizon: int) -> Iterator[tuple[tuple[Episode, Array], int]]:
+    """Padded episodes `[size, T, ...]` with their numbers, and how many of them count.
+
+    A shorter batch is filled up with episodes that do not count, which is cheaper than compiling for its size.
+    """
+    for inputs, batch in _padded(log, horizon):
+        yield inputs, len(batch)
+
+
+def padded_batch(log: Log, horizon: int, index: int) -> tuple[Episode, Array]:
+    """The padded episodes and numbers of `padded_batches` at `index`, without reading those before."""
+    size = _batch_size(log)
+    return _filled(log.batch(index, size), sum(log.batch_sizes(size)[:index]), horizon, size)
+
+
+def batch_sizes(log: Log) -> list[int]:
+    """How many episodes count in each of `padded_batches`."""
+    return log.batch_sizes(_batch_size(log))
+
+
+def _padded(log: Log, horizon: int) -> Iterator[tuple[tuple[Episode, Array], EpisodeLog]]:
+    size, first = _batch_size(log), 0
+    for batch in log.batches(size):
+        yield _filled(batch, first, horizon, size), batch
+        first += len(batch)
+
+
+def _batch_size(log: Log) -> int:
+    """At most `LARGEST_BATCH`, and so that little is filled up: equal shares, and no more than a shard holds."""
+    shares = -(-len(log) // LARGEST_BATCH)
+    return max(log.batch_sizes(-(-len(log) // shares)))
+
+
+def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Episode, Array]:
+    rows = np.arange(size) % len(batch)
+    whole = batch if size == len(batch) else batch.take(rows)
+    return whole.padded(horizon), jnp.asarray(first + rows, jnp.int32)
+
+
+@eqx.filter_jit
+def run(function: Callable[..., Any], inputs: Any) -> Any:
+    """`function(*inputs)` of each element of a batch."""
+    return batched(lambda element: function(*element), inputs)
+
+
+def to_numpy(tree: Any, count: int) -> Any:
+    """The first `count` rows of every array."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], tree)
+
+
+def generator(key: Array) -> np.random.Generator:
+    """NumPy's generator for the bootstrap, seeded by a JAX key, which it consumes."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))

@@ -1,0 +1,112 @@
+"""What `coulda evaluate` is asked, as names and numbers, so that workers anywhere build the same from it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jax import Array
+
+from coulda.episodes import Columns, read_any
+from coulda.errors import CouldaError
+from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, compare, model_free
+from coulda.evaluation.reading import Log
+from coulda.executors import Executor, Work, WorkSpec
+from coulda.hindsight import Exact, ScenarioSource
+from coulda.naming import anywhere, load, named
+from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
+from coulda.progress import Advance
+
+
+@dataclass(frozen=True)
+class EvaluationRecipe:
+    """A log, policies, a model and a source of scenarios by their names, and how precisely to answer.
+
+    Objects are named `package.module:name` or `file.py:name`: an object, or a function that makes it.
+    """
+
+    log: str
+    """The path of the log, in any format."""
+    policies: tuple[str, ...]
+    """The policies' names; in the table they are called by the last part of these."""
+    model: str | None = None
+    """The model, for MB-PE and CF-PE; without it the table is model-free."""
+    scenarios: str | None = None
+    """A function of the model that returns a source of scenarios; by default the exact posterior, if one is known."""
+    steps: tuple[int, ...] = ()
+    """The values of t of CF-PE(t); all of the episode by default."""
+    environment: str | None = None
+    """Where policies may be run, for the truth."""
+    precision: Precision = field(default_factory=Precision)
+    """The intervals, and the scenarios per episode."""
+    columns: Columns = field(default_factory=Columns)
+    """The columns of a log that is a table."""
+
+    @cached_property
+    def episodes(self) -> Log:
+        """The log, opened."""
+        return read_any(Path(self.log), self.columns)
+
+    @cached_property
+    def named_policies(self) -> dict[str, Policy]:
+        """The policies, loaded."""
+        return {name.rpartition(":")[2]: load(name, Policy) for name in self.policies}
+
+    @cached_property
+    def on_scenarios(self) -> OnScenarios | None:
+        """The method that rests on the model, where there is one."""
+        if self.model is None:
+            return None
+        model = load(self.model, POMDP)
+        source = self._source(model)
+        return OnScenarios(model, source, (0, *self.steps) if self.steps and source is not None else None)
+
+    @property
+    def methods(self) -> list[Method]:
+        """All that apply."""
+        found = model_free(self.episodes)
+        if self.on_scenarios is not None:
+            found.append(self.on_scenarios)
+        if self.environment is not None:
+            found.append(OnPolicy(load(self.environment, POMDP)))
+        return found
+
+    @property
+    def spec(self) -> WorkSpec:
+        """The work on scenarios, for workers that may run in any folder."""
+        if self.model is None:
+            raise CouldaError("workers run policies in a model, and none is named; add --model")
+        found = asdict(self) | {
+            "log": str(Path(self.log).resolve()),
+            "policies": [anywhere(name) for name in self.policies],
+            "model": anywhere(self.model),
+            "scenarios": None if self.scenarios is None else anywhere(self.scenarios),
+        }
+        return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})
+
+    def compare(self, key: Array, executor: Executor | None = None, advance: Advance | None = None) -> Comparison:
+        """The table. Consumes `key`."""
+        return compare(
+            key,
+            self.episodes,
+            self.named_policies,
+            self.methods,
+            precision=self.precision,
+            executor=executor,
+            advance=advance,
+        )
+
+    def _source(self, model: POMDP) -> ScenarioSource | None:
+        if self.scenarios is not None:
+            return named(self.scenarios)(model)
+        return Exact(model) if isinstance(model, FinitePOMDP | LinearGaussianPOMDP) else None
+
+
+def work(recipe: Mapping[str, Any]) -> Work:
+    """What workers do, from a recipe as JSON has it."""
+    precision, columns = Precision(**recipe["precision"]), Columns(**recipe["columns"])
+    named = {"policies": tuple(recipe["policies"]), "steps": tuple(recipe["steps"])}
+    made = EvaluationRecipe(**{**recipe, **named, "precision": precision, "columns": columns})
+    assert made.on_scenarios is not None
+    return made.on_scenarios.work(made.episodes, made.named_policies, made.precision)
