@@ -138,13 +138,13 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
         raise CouldaError(f"fitted values need discrete actions; this log's are {log.schema.action_space}")
     space = _Static(log.schema.observation_space)
     facts, said, seen = [], [], []
-    for batch in log.batches(_batch_size(log)):
-        facts.append((batch.lengths, batch.terminated, *_columns(batch, log.max_length, bool(chosen))))
-        if not (walk or chosen):
-            continue
-        (episodes, _), count = _filled(batch, 0, log.max_length, _batch_size(log)), len(batch)
-        walked = policies.items() if walk else ()
-        programs = {name: eqx.Partial(_say, policy, bool(chosen)) for name, policy in walked}
+    for (episodes, _), batch in _padded(log, log.max_length):
+        count = len(batch)
+        columns = (
+            (episodes.reward, episodes.log_prob, episodes.action) if chosen else (episodes.reward, episodes.log_prob)
+        )
+        facts.append((batch.lengths, batch.terminated, *to_numpy(columns, count)))
+        programs = {name: eqx.Partial(_say, policy, bool(chosen)) for name, policy in policies.items() if walk}
         said.append({name: to_numpy(run(program, (episodes,)), count) for name, program in programs.items()})
         looks = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
         seen.append({name: to_numpy(run(look, (episodes,)), count) for name, look in looks.items()})
@@ -155,8 +155,8 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
         policies,
         lengths,
         terminated,
-        reward,
-        log_prob,
+        reward.astype(float),
+        log_prob.astype(float),
         action[0] - int(log.schema.action_space.start) if chosen else None,  # pyright: ignore[reportAttributeAccessIssue]
         {name: taken for name, (taken, _) in joined.items()},
         {name: every for name, (_, every) in joined.items() if every is not None},
@@ -164,18 +164,8 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
     )
 
 
-def _columns(batch: EpisodeLog, horizon: int, with_actions: bool) -> Iterator[np.ndarray]:
-    """Rewards and log-probabilities `[n, T]` in float64, zero after the end; and actions, the last repeated."""
-    step, length = np.arange(horizon), batch.lengths[:, None]
-    live, at = step < length, batch.starts[:, None] + np.minimum(step, length - 1)
-    for column in (batch.reward, batch.log_prob):
-        yield np.where(live, column[at], 0).astype(float)
-    if with_actions:
-        yield batch.action[at]
-
-
 def _joined(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts) if parts else {}
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 def _say(policy: Policy, every: bool, episode: Episode) -> tuple[Array, Array | None]:
@@ -238,9 +228,9 @@ def _padded(log: Log, horizon: int) -> Iterator[tuple[tuple[Episode, Array], Epi
 
 
 def _batch_size(log: Log) -> int:
-    """At most `LARGEST_BATCH`, and so that little is filled up: equal shares, and no more than a shard holds."""
-    shares = -(-len(log) // LARGEST_BATCH)
-    return max(log.batch_sizes(-(-len(log) // shares)))
+    """At most `LARGEST_BATCH`, and so that little is filled up: equal shares of the largest shard."""
+    largest = max(log.batch_sizes(len(log)))
+    return -(-largest // -(-largest // LARGEST_BATCH))
 
 
 def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Episode, Array]:

@@ -43,7 +43,10 @@ def walk(actor: Actor, episode: Episode, ask: Ask, *extra: Any, closing: bool = 
         carry, told = ask(carry, observation, action, *more)
         return actor.remember(carry, action, reward), told
 
-    return jax.lax.scan(step, actor.initial_carry(), (observations, actions, rewards, *extra))[1]
+    start, inputs = actor.initial_carry(), (observations, actions, rewards, *extra)
+    if not jax.tree.leaves(start):  # who remembers nothing can be asked about all steps at once
+        return jax.vmap(lambda one: step(start, one)[1])(inputs)
+    return jax.lax.scan(step, start, inputs)[1]
 
 
 def taken_log_probs(policy: Policy, episode: Episode) -> Array:
