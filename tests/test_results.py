@@ -7,9 +7,10 @@ import shutil
 from dataclasses import asdict
 
 import jax
+import numpy as np
 import pytest
 
-from coulda.experiments import policy_evaluation, policy_search
+from coulda.experiments import mismatch, policy_evaluation, policy_search
 from coulda.experiments.reproduction import FIGURES, ingredients
 from tests.conftest import ROOT
 
@@ -118,3 +119,11 @@ def test_what_a_search_came_to_follows_from_its_runs(name):
 def test_no_result_is_large():
     large = [path.name for path in RESULTS.rglob("*") if path.is_file() and path.stat().st_size > 150_000]
     assert not large
+
+
+def test_all_crosses_of_a_mismatch_are_a_small_picture():
+    rng = np.random.default_rng(0)
+    embedding = [rng.normal(0, 0.4, (mismatch.SHOWN, 2)).round(3).tolist(), np.full((mismatch.SHOWN, 2), 0.9).tolist()]
+    picture = mismatch.draw({t: {"divergence": 0.02, "embedding": embedding} for t in ("0", "1", "40")})
+    assert picture.count("<image") == 6  # a density and crosses in each panel
+    assert len(picture) < 150_000
