@@ -8,7 +8,7 @@ COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-in
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check docs bench faults lock clean
+.PHONY: help demo test test-slow check docs results bench faults lock clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ check: $(INSTALLED)      ## format, lint, types, import layers and the fast test
 
 docs: $(INSTALLED)       ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
+
+results: $(INSTALLED)    ## write docs/results.md anew, from results/*.json
+	$(BIN)/python docs/make_results.py
 
 bench: $(INSTALLED)      ## run the benchmarks, peers in environments of their own
 	$(BIN)/python -m benchmarks

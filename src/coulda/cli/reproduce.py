@@ -24,8 +24,8 @@ class Reproduce:
     stopped goes on where it was with the same command, and ends in the same numbers.
 
     models: the policy and the scenario model themselves, on levels that neither has seen.
-    evaluation: Figure 3, left: the error of CF-PE(t), MB-PE and importance sampling.
-    search: Figure 3, right: CF-GPS, GPS-like search, MB-PS and IMPALA.
+    evaluation: Figure 2, left: the error of CF-PE(t), MB-PE and importance sampling.
+    search: Figure 2, right: CF-GPS, GPS-like search, MB-PS and IMPALA.
     planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
     mismatch: Figure 4: the scenario model's prior against its posterior, in latent space.
     sepsis: the experiment of Oberst & Sontag (2019), in which counterfactuals mislead.

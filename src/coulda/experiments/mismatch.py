@@ -138,14 +138,16 @@ def draw(found: dict[str, Any]) -> str:
     from matplotlib.figure import Figure
     from matplotlib.patches import Circle
 
-    figure = Figure((9.5, 3.4), layout="constrained")
+    figure = Figure((9.5, 3.4), layout="constrained", dpi=144)
     names = {0: "unconditional", 1: "filtering"}
     line = GRID[np.abs(GRID) <= 3]
     for axes, (t, row) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
         mean, scale = np.array(row["embedding"])
         along = np.exp(-0.5 * ((line[:, None, None] - mean) / scale) ** 2) / scale
-        axes.imshow(along[..., 1] @ along[..., 0].T, cmap="Blues", origin="lower", extent=(-3, 3, -3, 3))
-        axes.plot(*mean.T, "k+", ms=3, alpha=0.3)
+        density = along[..., 1] @ along[..., 0].T
+        # The density at its own resolution, and crosses as pixels: as shapes they are megabytes.
+        axes.imshow(density, cmap="Blues", origin="lower", extent=(-3, 3, -3, 3), interpolation="none")
+        axes.plot(*mean.T, "k+", ms=3, alpha=0.3, rasterized=True)
         axes.add_patch(Circle((0, 0), 1, fill=False, color="red", lw=2))
         title = f"{names.get(int(t), 'smoothing')} model, t = {t}\nKL {row['divergence']:.2g} nats"
         axes.set(xlim=(-3, 3), ylim=(-3, 3), aspect="equal", title=title)

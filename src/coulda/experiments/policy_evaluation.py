@@ -1,4 +1,4 @@
-"""Figure 3, left: the error of counterfactual policy evaluation against t (section 3.2).
+"""Figure 2, left: the error of counterfactual policy evaluation against t (section 3.2).
 
 Three policies are evaluated from a log of the uniform policy: a trained one, and the same with more and more noise in
 its choice. CF-PE(t) infers each level from the first t steps; t = 0 is MB-PE. Importance sampling is held against

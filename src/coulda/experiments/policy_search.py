@@ -1,4 +1,4 @@
-"""Figure 3, right: policy search on PO-Sokoban (section 4.3), CF-GPS against GPS-like search, MB-PS and IMPALA.
+"""Figure 2, right: policy search on PO-Sokoban (section 4.3), CF-GPS against GPS-like search, MB-PS and IMPALA.
 
 One scenario model p(U_s1 | h_t) serves all: policies are searched with it at t = T (CF-GPS), t = 1 (GPS-like) and t = 0
 (MB-PS), and nothing else differs. The planner is a mixture of the policy and an expert in each inferred level. Both
@@ -131,7 +131,7 @@ def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: in
         inputs["model"], _ = pipeline.scenario_model()
     if setting.expert == "policy":
         inputs["expert"], _ = pipeline.policy()
-    settings |= {k: v for k, v in asdict(preset).items() if k not in ("beginnings", "settings", "seeds", "name")}
+    settings |= {k: v for k, v in asdict(preset).items() if k not in ("ingredients", "settings", "seeds", "name")}
     settings |= {"setting": asdict(setting), "seed": seed}
 
     def make(path: Path) -> None:

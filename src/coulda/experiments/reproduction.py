@@ -83,7 +83,7 @@ def networks(begin: Ingredients, preset: str) -> Reproduction:
 
 
 def evaluation(begin: Ingredients, preset: str) -> Reproduction:
-    """Figure 3, left."""
+    """Figure 2, left."""
     parts = policy_evaluation.FEWER_PARTS if preset == "quick" else policy_evaluation.PARTS_OF_T
     seeds = 1
     # A seed of the paper's world takes hours on a desktop.
@@ -95,7 +95,7 @@ def evaluation(begin: Ingredients, preset: str) -> Reproduction:
 
 
 def search(begin: Ingredients, preset: str) -> Reproduction:
-    """Figure 3, right."""
+    """Figure 2, right."""
     begin = replace(begin, scenarios=_scenarios_of_search(begin, preset))
     slowly = {"settings": every_method("batch, no ratio"), "time_constant": 2e4}
     desktop = {
