@@ -1,9 +1,9 @@
 """All tabular model-free estimators on 10^5 episodes of up to 20 steps, against straightforward NumPy and scope-rl.
 
 We and NumPy compute IS, WIS, PDIS, WPDIS, CIS, cross-fitted DR and WDR, and FQE, without intervals, to the same values.
-scope-rl 0.2.1 has the first four for probabilities that are given: it is given those of both policies for every step, in
-memory, in episodes filled up to 20 steps with steps of weight one and reward zero. We read the log from the disk, check
-its digests and run the policy over it first.
+scope-rl 0.2.1 has the first four for probabilities that are given: it is given those of both policies for every step,
+in memory, in episodes filled up to 20 steps with steps of weight one and reward zero. We read the log from the disk,
+check its digests and run the policy over it first.
 """
 
 import resource

@@ -12,6 +12,7 @@ from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import collect, from_arrays, to_arrays
 from coulda.errors import CouldaError
 from coulda.evaluation import OnScenarios, compare, evaluate
+from coulda.evaluation.method import key_for
 from coulda.evaluation.sensitivity import coupling_bounds, fill, reparameterization_diagnostic
 from coulda.hindsight import Exact
 from tests.triage import BEHAVIOR, TARGET, Table, triage
@@ -81,7 +82,7 @@ def test_the_table_compares_reparameterizations():
     estimate = table.estimates["target"]["CF-PE(6)"]
     found = next(d for d in estimate.diagnostics if d.name == "reparameterization")
     assert found.verdict == "trust"
-    expected = evaluate(jax.random.key(1), other, TARGET, log, Exact(other)).value
+    expected = evaluate(key_for(jax.random.key(1), "scenarios"), other, TARGET, log, Exact(other)).value
     assert found.value == pytest.approx(abs(expected - estimate.value))
     far = reparameterization_diagnostic(estimate, "other", replace(estimate, value=estimate.value + 1))
     assert far.verdict == "do not trust"

@@ -4,7 +4,7 @@ import abc
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 from jax import Array
@@ -18,6 +18,9 @@ from coulda.progress import Advance
 
 Rows = dict[str, list[Estimate]]
 """By policy."""
+Use = Literal["log", "scenarios", "environment", "support"]
+USES: tuple[Use, ...] = ("log", "scenarios", "environment", "support")
+"""What a table draws for: methods that need the log alone, scenarios, episodes of an environment, checks of a model."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class SinglePolicyMethod(Method):
 
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """One estimate for each policy, its draws keyed by the method's name: other rows do not change them."""
-        own = key_for(key, self.name)
+        own = jax.random.fold_in(key_for(key, "log"), zlib.crc32(self.name.encode()))
         return {policy: [self.of(own, reading, policy, run.precision)] for policy in reading.policies}
 
     @abc.abstractmethod
@@ -69,9 +72,9 @@ class SinglePolicyMethod(Method):
         return self.rows(key, reading, Run(precision or Precision()))["policy"][0]
 
 
-def key_for(key: Array, use: str) -> Array:
-    """A key for one use, by its name."""
-    return jax.random.fold_in(key, zlib.crc32(use.encode()))
+def key_for(key: Array, use: Use) -> Array:
+    """The part of a table's key for one use. All policies share it: the same scenarios, the same noise."""
+    return jax.random.split(key, len(USES))[USES.index(use)]
 
 
 def reading_for(methods: list[Method], log: Log, policies: Mapping[str, Policy]) -> Reading:

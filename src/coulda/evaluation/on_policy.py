@@ -10,13 +10,13 @@ from jax import Array
 
 from coulda.evaluation.estimate import Estimate
 from coulda.evaluation.intervals import Precision, Ratios
-from coulda.evaluation.method import SinglePolicyMethod, key_for
+from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.reading import Reading, generator
 from coulda.pomdp import POMDP, Policy, batched, rollout
 
 
 @dataclass(frozen=True)
-class OnPolicy(SinglePolicyMethod):
+class OnPolicy(Method):
     """The expected return of a policy that is run; its value is the truth of a table."""
 
     environment: POMDP
@@ -26,14 +26,13 @@ class OnPolicy(SinglePolicyMethod):
 
     walks: ClassVar[bool] = False
 
-    @property
-    def name(self) -> str:
-        """As the table has it."""
-        return "on-policy"
-
-    def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
-        """Run the policy. Consumes `key`: all policies meet the same scenarios."""
-        return on_policy(key, self.environment, reading.policies[policy], self.episodes, precision)
+    def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
+        """Run every policy, all on the same scenarios. Consumes `key`."""
+        own = key_for(key, "environment")
+        return {
+            name: [on_policy(own, self.environment, policy, self.episodes, run.precision)]
+            for name, policy in reading.policies.items()
+        }
 
 
 def on_policy(
@@ -42,7 +41,7 @@ def on_policy(
     """The expected return of `policy`, by running it in `environment`; no log is needed. Consumes `key`."""
     returns = np.asarray(_run(environment, policy, jax.random.split(key, episodes)), float)
     ratios = Ratios.mean_of(returns)
-    found = (precision or Precision()).of_returns(generator(key_for(key, "interval")), ratios)
+    found = (precision or Precision()).of_returns(generator(key), ratios)
     return Estimate("on-policy", ratios.value, found, returns, float(episodes))
 
 

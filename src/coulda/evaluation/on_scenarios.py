@@ -69,15 +69,16 @@ class OnScenarios(Method):
 
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """Estimates of all policies by every source, from one pass over the log. Consumes `key`."""
-        found = evaluate_sources(key, self.model, self.sources, reading, run)
+        key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
+        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
         for name, methods in found.items():
             _blame_model(methods)
             if self.estimated_from is not None:
                 policy = reading.policies[name]
-                thin = support_diagnostic(key_for(key, "support"), self.model, policy, self.estimated_from)
+                thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
         for other, (model, source) in self.alternatives.items():
-            again = evaluate_sources(key, model, [source], reading, Run(run.precision))
+            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
             for name, methods in again.items():
                 for method, estimate in methods.items():
                     mine = found[name][method]

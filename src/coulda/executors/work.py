@@ -90,8 +90,9 @@ def fingerprint(tree: Any) -> str:
     digest = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", str(structure)).encode())
     for leaf in leaves:
         if isinstance(leaf, jax.Array | np.ndarray | np.generic):
-            is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+            if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                leaf = jax.random.key_data(leaf)
+            array = np.asarray(leaf)
             digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
         else:
             digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(leaf)).encode())
