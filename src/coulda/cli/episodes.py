@@ -64,7 +64,7 @@ class Convert:
     """Fit the behavior policy to the log, and write its probabilities, marked as fitted."""
 
     def run(self) -> None:
-        """Convert, in pieces where both formats allow it."""
+        """Convert, in batches where both formats allow it."""
         log = read_any(self.log, self.columns)
         if self.fit_behavior:
             log = fit_behavior(log.read() if isinstance(log, StoredLog) else log)
@@ -73,7 +73,7 @@ class Convert:
 
 
 def summary(log: EpisodeLog | StoredLog) -> dict[str, str]:
-    """What a person wants to know of a log, reading it in pieces."""
+    """What a person wants to know of a log, reading it in batches."""
     lengths, returns, terminated, known = [], [], [], 0
     for batch in _batches(log, "reading"):
         lengths.append(batch.lengths)

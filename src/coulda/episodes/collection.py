@@ -20,11 +20,11 @@ def collect(key: Array, environment: POMDP, policy: Actor, num_episodes: int) ->
 def collect_batches(
     key: Array, environment: POMDP, policy: Actor, num_episodes: int, batch_size: int = 16384
 ) -> Iterator[EpisodeLog]:
-    """The same a piece at a time, so that `write_log` can write a log larger than memory."""
+    """The same, a batch at a time, so that `write_log` can write a log larger than memory."""
     schema = Schema(environment.observation_space, environment.action_space)
     size = min(batch_size, num_episodes)
     for start in range(0, num_episodes, size):
-        # The last piece is run whole and cut, which is cheaper than compiling for its size.
+        # The last batch is run whole and cut, which is cheaper than compiling for its size.
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(start, start + size))
         yield from_padded(schema, *_run(environment, policy, keys))[: num_episodes - start]
 

@@ -13,7 +13,7 @@ import jax
 import msgspec
 import numpy as np
 
-from coulda.episodes.log import EpisodeLog, Schema, concatenate, piece_sizes
+from coulda.episodes.log import EpisodeLog, Schema, concatenate, sizes_of_batches
 from coulda.episodes.spaces import Spec, space_tree, spec_of
 from coulda.episodes.validation import LogError, Source, checked_log
 from coulda.errors import CouldaError
@@ -71,22 +71,22 @@ class StoredLog:
         return hashlib.sha256(str((self.schema, parts)).encode()).hexdigest()
 
     def batches(self, size: int = 4096) -> Iterator[EpisodeLog]:
-        """The log in pieces of at most `size` episodes, in order, holding one shard in memory."""
+        """The log in batches of at most `size` episodes, in order, holding one shard in memory."""
         for name in self.shards:
             yield from self._shard(name).batches(size)
 
     def batch(self, index: int, size: int = 4096) -> EpisodeLog:
-        """The piece of `batches(size)` at `index`; its shard alone is read."""
+        """The batch of `batches(size)` at `index`; its shard alone is read."""
         for name, shard in self.shards.items():
-            pieces = len(piece_sizes(shard.episodes, size))
-            if index < pieces:
+            batches = len(sizes_of_batches(shard.episodes, size))
+            if index < batches:
                 return self._shard(name).batch(index, size)
-            index -= pieces
-        raise IndexError(f"{self.path} has fewer pieces of {size} episodes than that")
+            index -= batches
+        raise IndexError(f"{self.path} has fewer batches of {size} episodes than that")
 
     def batch_sizes(self, size: int = 4096) -> list[int]:
-        """How many episodes each piece of `batches(size)` has."""
-        return [count for shard in self.shards.values() for count in piece_sizes(shard.episodes, size)]
+        """How many episodes each batch of `batches(size)` has."""
+        return [count for shard in self.shards.values() for count in sizes_of_batches(shard.episodes, size)]
 
     def read(self) -> EpisodeLog:
         """All of it, in memory."""
@@ -102,9 +102,9 @@ class StoredLog:
 
 
 def write_log(path: Path | str, log: EpisodeLog | StoredLog | Iterable[EpisodeLog]) -> None:
-    """Write a log, or its pieces as they come, each as a shard. It appears whole at `path`, or not at all."""
-    pieces = log.batches() if isinstance(log, EpisodeLog | StoredLog) else iter(log)
-    first = next(pieces, None)
+    """Write a log, or its batches as they come, each as a shard. It appears whole at `path`, or not at all."""
+    batches = log.batches() if isinstance(log, EpisodeLog | StoredLog) else iter(log)
+    first = next(batches, None)
     if first is None:
         raise CouldaError(f"nothing to write to {path}: the log has no episodes")
     schema = first.schema
@@ -112,7 +112,7 @@ def write_log(path: Path | str, log: EpisodeLog | StoredLog | Iterable[EpisodeLo
     metadata = LogMetadata(*spaces, schema.behavior, schema.last_observation, shards={})
 
     def parts() -> Iterator[tuple[str, bytes]]:
-        for index, shard in enumerate(itertools.chain([first], pieces)):
+        for index, shard in enumerate(itertools.chain([first], batches)):
             name = f"shard-{index:06d}.npz"
             metadata.shards[name] = _counts(shard)
             yield name, _encode(shard)
@@ -121,7 +121,7 @@ def write_log(path: Path | str, log: EpisodeLog | StoredLog | Iterable[EpisodeLo
 
 
 def open_log(path: Path | str) -> StoredLog:
-    """A log in our own format, ready to be read in pieces (`batches`) or whole (`read`)."""
+    """A log in our own format, ready to be read in `batches` or whole (`read`)."""
     artifact = read_artifact(Path(path), KIND)
     metadata = artifact.metadata
     try:

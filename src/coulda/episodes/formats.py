@@ -16,7 +16,7 @@ _ARRAYS = ("observations", "actions", "rewards", "terminals", "timeouts")
 
 
 def read_any(path: Path | str, columns: Columns | None = None) -> EpisodeLog | StoredLog:
-    """A log in any format: ours (read in pieces), Minari, `.parquet`, `.csv`, or `.npz` of an MDPDataset."""
+    """A log in any format: ours (read in batches), Minari, `.parquet`, `.csv`, or `.npz` of an MDPDataset."""
     path = Path(path)
     if (path / MANIFEST).exists():
         return open_log(path)

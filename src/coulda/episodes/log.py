@@ -141,17 +141,17 @@ class EpisodeLog(Sequence[Episode]):
         return self.take(jax.random.randint(key, (num_episodes,), 0, len(self)))
 
     def batches(self, size: int = 4096) -> Iterator["EpisodeLog"]:
-        """The log in pieces of at most `size` episodes, in order."""
+        """The log in batches of at most `size` episodes, in order."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def batch(self, index: int, size: int = 4096) -> "EpisodeLog":
-        """The piece of `batches(size)` at `index`."""
+        """The batch of `batches(size)` at `index`."""
         return self[index * size : (index + 1) * size]
 
     def batch_sizes(self, size: int = 4096) -> list[int]:
-        """How many episodes each piece of `batches(size)` has."""
-        return piece_sizes(len(self), size)
+        """How many episodes each batch of `batches(size)` has."""
+        return sizes_of_batches(len(self), size)
 
     def with_log_prob(self, log_prob: np.ndarray, behavior: Literal["logged", "fitted"]) -> "EpisodeLog":
         """The same log with other behavior log-probabilities, `[ΣT_i]`, marked as such."""
@@ -175,10 +175,10 @@ def concatenate(logs: Sequence[EpisodeLog]) -> EpisodeLog:
     return EpisodeLog(logs[0].schema, **joined)
 
 
-def piece_sizes(count: int, size: int) -> list[int]:
-    """Of `count` things in pieces of at most `size`.
+def sizes_of_batches(count: int, size: int) -> list[int]:
+    """The sizes of batches of at most `size` that hold `count` episodes.
 
-    >>> piece_sizes(5, 2)
+    >>> sizes_of_batches(5, 2)
     [2, 2, 1]
     """
     return [min(size, count - start) for start in range(0, count, size)]

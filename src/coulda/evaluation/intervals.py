@@ -130,13 +130,13 @@ def _bootstrap(rng: np.random.Generator, ratios: Ratios, resamples: int) -> np.n
     """θ of `resamples` logs drawn with replacement, a few million counts in memory at a time."""
     n = len(ratios.plain)
     at_once = max(1, 4_000_000 // n)
-    pieces = []
+    found = []
     for start in range(0, resamples, at_once):
         size = min(at_once, resamples - start)
         rows = rng.integers(0, n, (size, n)) + n * np.arange(size)[:, None]
         counts = np.bincount(rows.ravel(), minlength=size * n).reshape(size, n).astype(float)
-        pieces.append(ratios.resampled(counts))
-    return np.concatenate(pieces)
+        found.append(ratios.resampled(counts))
+    return np.concatenate(found)
 
 
 KINDS = ("student", "bca", "bernstein")

@@ -28,7 +28,7 @@ class Work:
 
     Args:
         parameters: arrays or shapes, in the structure of what will be published.
-        inputs: index -> a pytree of arrays, of the same shapes for each: the key of a batch (`seeded`), or its piece
+        inputs: index -> a pytree of arrays, of the same shapes for each: the key of a batch (`seeded`), or its batch
             of a log. Called on the host, and need not be traceable. The same index gives the same inputs.
         run: (parameters, inputs) -> a pytree of arrays. Pure and traceable. It splits its batch over all local devices
             if it says so (`shard_batch`, `batched`).

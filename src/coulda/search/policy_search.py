@@ -139,8 +139,8 @@ class PolicySearch(eqx.Module):
             return _collect(self.environment, state.behavior, jax.random.split(key, self.num_episodes))
         self.executor.publish(int(state.updates), (state.behavior, key))
         size = jax.tree.leaves(self.executor.work.value)[0].shape[0]
-        pieces = [batch.value for batch in gather(self.executor, range(self.num_episodes // size))]
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces)
+        batches = [batch.value for batch in gather(self.executor, range(self.num_episodes // size))]
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *batches)
 
     def infer(self, key: Array, state: SearchState, episodes: Episode) -> Scenario:
         """One scenario for each logged episode, `[N, ...]`. The episodes may come from any log."""
@@ -177,21 +177,21 @@ class PolicySearch(eqx.Module):
         return self.planner(problem)
 
 
-def collection_work(environment: POMDP, policy: Policy, num_episodes: int, pieces: int = 1) -> Work:
-    """What `PolicySearch.collect` has others do: batch i is the i-th of equal pieces of a step's episodes.
+def collection_work(environment: POMDP, policy: Policy, num_episodes: int, batches: int = 1) -> Work:
+    """What `PolicySearch.collect` has others do: batch i is the i-th of equal shares of a step's episodes.
 
     Args:
         environment: the real world.
         policy: any of the structure of μ.
         num_episodes: N of the search.
-        pieces: to collect at once, one a worker.
+        batches: how many to collect at once, one per worker.
     """
-    if num_episodes % pieces:
-        raise CouldaError(f"{num_episodes} episodes cannot be collected in {pieces} equal pieces; change one of them")
+    if num_episodes % batches:
+        raise CouldaError(f"{num_episodes} episodes cannot be collected in {batches} equal batches; change one of them")
 
     def run(given: tuple[Policy, Array], index: Array) -> tuple[Scenario, Episode]:
         behavior, key = given
-        keys = jax.random.split(key, num_episodes).reshape(pieces, -1)
+        keys = jax.random.split(key, num_episodes).reshape(batches, -1)
         return _collect(environment, behavior, keys[index])
 
     return Work(eqx.filter_eval_shape(lambda: (policy, jax.random.key(0))), jnp.int32, run, jit=False)
