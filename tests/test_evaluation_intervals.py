@@ -1,12 +1,16 @@
 """Intervals and diagnostics against SciPy, published numbers, and each other."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import pareto_shape, weight_diagnostics
+from coulda.evaluation.diagnostics import graded, pareto_shape, weight_diagnostics
+from coulda.evaluation.estimate import Estimate, Interval, plain
 from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Precision, Ratios, bca, bernstein, student
+from coulda.evaluation.reading import Weighted
 
 RNG = np.random.default_rng(0)
 SKEWED = RNG.gamma(0.7, size=80)
@@ -113,6 +117,22 @@ def test_the_tail_shape_is_found(shape: float):
     assert pareto_shape(weights) == pytest.approx(shape, abs=0.21)
 
 
+@pytest.mark.parametrize("large", [100, 110, 120])
+def test_equal_excesses_have_a_shape(large: int):
+    """Their largest weights tie, which puts a θ of exactly 0 on the grid of the fit."""
+    weights = np.ones(2000)
+    weights[:large] = 2
+    assert pareto_shape(weights) < 0
+
+
+def test_a_nan_is_never_trusted():
+    assert graded(float("nan"), 0.1, 0.2) == "do not trust"
+    for value, terms in ((np.nan, [1.0, 2.0]), (1.0, [np.nan, 2.0]), (np.inf, [1.0, np.inf])):
+        estimate = Estimate("IS", value, Interval(0.0, 1.0, 0.95, "student"), np.array(terms), 2.0)
+        assert (estimate.status, estimate.verdict, estimate.value) == ("not finite", "do not trust", None)
+        json.dumps(plain(estimate), allow_nan=False)
+
+
 def test_bounded_weights_have_no_tail():
     assert pareto_shape(np.ones(1000)) == -np.inf
     assert pareto_shape(RNG.uniform(size=5000)) < 0
@@ -120,7 +140,8 @@ def test_bounded_weights_have_no_tail():
 
 
 def verdicts(weights) -> dict[str, str]:
-    return {d.name: d.verdict for d in weight_diagnostics(weights)}
+    log_ratio = np.log(weights)[:, None]
+    return {d.name: d.verdict for d in weight_diagnostics(Weighted(log_ratio, np.zeros_like(log_ratio)))}
 
 
 def test_verdicts_of_weights():

@@ -4,7 +4,7 @@ import numpy as np
 from scipy import stats
 
 from coulda.evaluation.estimate import Diagnostic, Verdict
-from coulda.evaluation.reading import Reading
+from coulda.evaluation.reading import Reading, Weighted
 from coulda.weights import effective_sample_size
 
 ENOUGH_WEIGHT = 200
@@ -12,6 +12,9 @@ ENOUGH_WEIGHT = 200
 truth 91 to 95 % of the time with 120 of them, and 94 to 96 % with 400."""
 LITTLE_WEIGHT = 10
 """Below this many the standard error itself is off by more than 22 %, and the mean rests on a handful of episodes."""
+SMALL_LOSS, LARGE_LOSS = 0.005, 0.05
+"""Of all weight, to the cap. With 200 effective episodes an interval is some 28 % of a standard deviation wide: half a
+percent of the value is well within it, five percent may not be."""
 PARETO_LIMIT = 0.7
 """Shape of the weights' tail beyond which averages converge too slowly to be of use (Vehtari et al., 2024)."""
 FEW_EPISODES = 30
@@ -25,41 +28,43 @@ UNUSUAL = 0.01
 
 
 def graded(value: float, caution: float, refuse: float) -> Verdict:
-    """Larger is worse: trust below `caution`, do not trust from `refuse` on.
+    """Larger is worse: trust below `caution`, do not trust from `refuse` on; a NaN is not trusted.
 
-    >>> graded(0.1, 0.5, 0.7), graded(0.6, 0.5, 0.7), graded(0.7, 0.5, 0.7)
-    ('trust', 'caution', 'do not trust')
+    >>> graded(0.1, 0.5, 0.7), graded(0.6, 0.5, 0.7), graded(0.7, 0.5, 0.7), graded(float("nan"), 0.5, 0.7)
+    ('trust', 'caution', 'do not trust', 'do not trust')
     """
-    if value >= refuse:
-        return "do not trust"
-    return "caution" if value >= caution else "trust"
+    if value < caution:
+        return "trust"
+    return "caution" if value < refuse else "do not trust"
 
 
-def weight_diagnostics(weights: np.ndarray, capped: bool = False) -> tuple[Diagnostic, ...]:
-    """Of importance weights `[N]`: how many episodes carry the estimate, how heavy the tail is, and overlap."""
-    n = len(weights)
-    ess = float(effective_sample_size(weights))
-    found = [
+def weight_diagnostics(weighted: Weighted) -> tuple[Diagnostic, ...]:
+    """Of importance weights: how many episodes carry the estimate, how heavy the tail is, and overlap."""
+    ess, shape = float(effective_sample_size(weighted.relative)), pareto_shape(weighted.relative)
+    return (
         Diagnostic(
             "effective sample size",
             ess,
             graded(-ess, -ENOUGH_WEIGHT, -LITTLE_WEIGHT),
-            f"The {n} episodes weigh as much as {ess:.1f}; below {ENOUGH_WEIGHT} no nominal interval is claimed.",
-        )
-    ]
-    shape = pareto_shape(weights)
-    found.append(
+            f"The {len(weighted.total)} episodes weigh as much as {ess:.1f}; below {ENOUGH_WEIGHT} no nominal interval "
+            "is claimed.",
+        ),
         Diagnostic(
             "weight tail",
             shape,
             graded(shape, 0.5, PARETO_LIMIT),
             f"The largest weights fall off like a Pareto tail of shape {shape:.2f}; from 0.5 on their variance is "
             f"infinite, from {PARETO_LIMIT} on averages do not settle.",
-        )
+        ),
+        _mean_weight(weighted.total),
     )
-    if not capped:
-        found.append(_mean_weight(weights))
-    return tuple(found)
+
+
+def cap_diagnostic(capped: np.ndarray, weights: np.ndarray) -> Diagnostic:
+    """What the cap takes away is missing from the value: its share of all weight is how far that is off."""
+    lost = 1 - float(capped.sum() / weights.sum())
+    sentence = f"The cap takes {lost:.1%} of all weight away, and the value is off by about as much."
+    return Diagnostic("cap", lost, graded(lost, SMALL_LOSS, LARGE_LOSS), sentence)
 
 
 def _mean_weight(weights: np.ndarray) -> Diagnostic:
@@ -95,7 +100,10 @@ def pareto_shape(weights: np.ndarray) -> float:
     grid = 30 + int(np.sqrt(m))
     theta = 1 / excess[-1] + (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * excess[int(m / 4 + 0.5) - 1])
     shape = np.log1p(-theta[:, None] * excess).mean(1)
-    log_likelihood = m * (np.log(-theta / shape) - shape - 1)
+    # At θ = 0 the distribution is exponential, and -θ / shape is its rate.
+    flat = shape == 0
+    rate = np.where(flat, 1 / excess.mean(), -theta / np.where(flat, 1.0, shape))
+    log_likelihood = m * (np.log(rate) - shape - 1)
     posterior = np.exp(log_likelihood - log_likelihood.max())
     best = (theta * posterior).sum() / posterior.sum()
     fitted = np.log1p(-best * excess).mean()

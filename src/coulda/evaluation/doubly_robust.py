@@ -19,7 +19,7 @@ from jax import Array
 from coulda.evaluation.diagnostics import log_diagnostics, weight_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.fitted_q import QFunction, Steps, default_regression, fit_values, past_matters, seen_by, steps_of
-from coulda.evaluation.importance import missing_probabilities, no_support
+from coulda.evaluation.importance import missing_probabilities, unusable_weights
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.reading import Features, Log, Reading, Weighted, generator
@@ -51,9 +51,8 @@ class DoublyRobust(SinglePolicyMethod):
         if not reading.has_probabilities:
             return missing_probabilities(self.name, reading)
         weighted = reading.weighted(policy)
-        weights = weighted.cumulative[:, -1]
-        if not (weights > 0).any():
-            return no_support(self.name, reading)
+        if (refused := unusable_weights(self.name, weighted, reading)) is not None:
+            return refused
         key_folds, key_interval, key_markov = jax.random.split(key, 3)
         regression = self.regression or default_regression(reading.log)
         steps = steps_of(reading, policy, regression)
@@ -65,8 +64,8 @@ class DoublyRobust(SinglePolicyMethod):
             ratios.value,
             precision.of_weighted(generator(key_interval), ratios),
             ratios.terms,
-            float(effective_sample_size(weights)),
-            diagnostics=weight_diagnostics(weights) + leaning + log_diagnostics(reading),
+            float(effective_sample_size(weighted.relative)),
+            diagnostics=weight_diagnostics(weighted) + leaning + log_diagnostics(reading),
             details={"value without correction": float(v[:, 0].mean())},
         )
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Status = Literal["ok", "no support", "no probabilities"]
+Status = Literal["ok", "no support", "no probabilities", "not finite"]
 Verdict = Literal["trust", "caution", "do not trust"]
 VERDICTS: tuple[Verdict, ...] = ("trust", "caution", "do not trust")
 
@@ -61,6 +61,20 @@ class Estimate:
     diagnostics: tuple[Diagnostic, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     """Numbers that belong to the method, such as the largest weight."""
+
+    def __post_init__(self) -> None:
+        """The one gate for numbers that are none: they are a status with a reason, never a value."""
+        terms = np.asarray(self.terms, float)
+        numbers = [self.value, *((self.interval.low, self.interval.high) if self.interval is not None else ())]
+        # An interval may be unbounded: of one episode nothing is known.
+        if self.value is None or (np.isfinite(terms).all() and np.isfinite(self.value) and not np.isnan(numbers).any()):
+            return
+        where = np.flatnonzero(~np.isfinite(terms))
+        first = f"that of episode {where[0]} is {terms[where[0]]}" if len(where) else f"their mean is {self.value}"
+        told = self.explanation or f"The terms of the estimate are not all finite: {first}."
+        for name, value in {"value": None, "interval": None, "status": "not finite", "explanation": told}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "terms", np.zeros(len(terms)))
 
     @property
     def verdict(self) -> Verdict:

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import log_diagnostics, weight_diagnostics
+from coulda.evaluation.diagnostics import cap_diagnostic, log_diagnostics, weight_diagnostics
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
@@ -60,17 +60,20 @@ class ImportanceSampling(SinglePolicyMethod):
         if not reading.has_probabilities:
             return missing_probabilities(self.name, reading)
         weighted = reading.weighted(policy)
+        if (refused := unusable_weights(self.name, weighted, reading)) is not None:
+            return refused
         weights = total_weights(weighted, self.kind, self.cap)
-        if not (weights > 0).any():
-            return no_support(self.name, reading)
         ratios = statistics(weighted, self.kind, self.cap)
+        diagnostics = weight_diagnostics(weighted) + log_diagnostics(reading)
+        if self.kind == "capped":
+            diagnostics = (cap_diagnostic(weights, weighted.total), *diagnostics)
         return Estimate(
             self.name,
             ratios.value,
             precision.of_weighted(generator(key), ratios),
             ratios.terms,
-            float(effective_sample_size(weights)),
-            diagnostics=weight_diagnostics(weights, capped=self.kind == "capped") + log_diagnostics(reading),
+            float(effective_sample_size(weights if self.kind == "capped" else weighted.relative)),
+            diagnostics=diagnostics,
             details={"largest weight": float(weights.max()), "mean weight": float(weights.mean())},
         )
 
@@ -81,9 +84,8 @@ def statistics(weighted: Weighted, kind: Kind, cap: float | None = None) -> Rati
         return Ratios.mean_of(total_weights(weighted, kind, cap) * weighted.returns)
     if kind == "per_decision":
         return Ratios.mean_of((weighted.cumulative * weighted.reward).sum(1))
-    log_rho = weighted.log_cumulative
     if kind == "weighted":
-        rho = np.exp(log_rho[:, -1:] - log_rho[:, -1].max())
+        rho = weighted.relative[:, None]
         return Ratios(np.zeros(len(rho)), rho * weighted.returns[:, None], rho)
     rho = weighted.scaled
     return Ratios(np.zeros(len(rho)), rho * weighted.reward, rho)
@@ -91,10 +93,24 @@ def statistics(weighted: Weighted, kind: Kind, cap: float | None = None) -> Rati
 
 def total_weights(weighted: Weighted, kind: Kind, cap: float | None = None) -> np.ndarray:
     """ρ^i of whole episodes, `[N]`, capped where asked."""
-    weights = weighted.cumulative[:, -1]
+    weights = weighted.total
     if kind != "capped":
         return weights
     return np.minimum(weights, np.sqrt(len(weights)) if cap is None else cap)
+
+
+def unusable_weights(name: str, weighted: Weighted, reading: Reading) -> Estimate | None:
+    """The estimate that cannot be made, where no episode has any weight, or one has more than a number can hold."""
+    last = weighted.log_cumulative[:, -1]
+    if np.isneginf(last).all():
+        return no_support(name, reading)
+    for episode in np.flatnonzero(~np.isfinite(weighted.cumulative).all(1))[:1]:
+        said = (
+            f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, more than a number "
+            "can hold: the behavior's probabilities there are next to nothing. Look at them, or use another estimate."
+        )
+        return unsupported(name, "not finite", said, len(reading))
+    return None
 
 
 def missing_probabilities(name: str, reading: Reading) -> Estimate:

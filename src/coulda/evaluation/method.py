@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import jax
+import numpy as np
 from jax import Array
 
-from coulda.evaluation.estimate import Estimate
+from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision
 from coulda.evaluation.reading import Features, Log, Reading, read
 from coulda.executors import Executor
@@ -60,7 +61,15 @@ class SinglePolicyMethod(Method):
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """One estimate for each policy, its draws keyed by the method's name: other rows do not change them."""
         own = jax.random.fold_in(key_for(key, "log"), zlib.crc32(self.name.encode()))
-        return {policy: [self.of(own, reading, policy, run.precision)] for policy in reading.policies}
+        return {policy: [self._of(own, reading, policy, run.precision)] for policy in reading.policies}
+
+    def _of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
+        for episode, step in np.argwhere(np.isnan(reading.taken[policy]))[:1]:
+            said = (
+                f"The policy's probabilities are NaN at step {step} of episode {episode}. Return finite logits there."
+            )
+            return unsupported(self.name, "not finite", said, len(reading))
+        return self.of(key, reading, policy, precision)
 
     @abc.abstractmethod
     def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:

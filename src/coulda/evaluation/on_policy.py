@@ -8,7 +8,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from coulda.evaluation.estimate import Estimate
+from coulda.errors import CouldaError
+from coulda.evaluation.estimate import Estimate, unsupported
+from coulda.evaluation.flaws import FINE, explain_flaw, first_flaw
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.reading import Reading, generator
@@ -39,13 +41,22 @@ def on_policy(
     key: Array, environment: POMDP, policy: Policy, episodes: int, precision: Precision | None = None
 ) -> Estimate:
     """The expected return of `policy`, by running it in `environment`; no log is needed. Consumes `key`."""
-    returns = np.asarray(_run(environment, policy, jax.random.split(key, episodes)), float)
+    if episodes < 1:
+        raise CouldaError(f"episodes is {episodes}; run at least 1")
+    returns, flaws = (np.asarray(x) for x in _run(environment, policy, jax.random.split(key, episodes)))
+    for episode in np.flatnonzero(flaws != FINE)[:1]:
+        said = explain_flaw(int(flaws[episode]), f"episode {episode} in the environment")
+        return unsupported("on-policy", "not finite", said, episodes)
+    returns = returns.astype(float)
     ratios = Ratios.mean_of(returns)
     found = (precision or Precision()).of_returns(generator(key), ratios)
     return Estimate("on-policy", ratios.value, found, returns, float(episodes))
 
 
 @eqx.filter_jit
-def _run(environment: POMDP, policy: Policy, keys: Array) -> Array:
-    draw = environment.scenario_prior.sample
-    return batched(lambda key: rollout(environment, policy, draw(key)).episode_return, keys)
+def _run(environment: POMDP, policy: Policy, keys: Array) -> tuple[Array, Array]:
+    def one(key: Array) -> tuple[Array, Array]:
+        trajectory = rollout(environment, policy, environment.scenario_prior.sample(key))
+        return trajectory.episode_return, first_flaw(trajectory)
+
+    return batched(one, keys)

@@ -15,7 +15,8 @@ import numpy as np
 from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics
-from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.estimate import Diagnostic, Estimate, unsupported
+from coulda.evaluation.flaws import FINE, explain_flaw, first_flaw
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.model_checks import (
@@ -101,6 +102,8 @@ class OnBatch(eqx.Module):
 
     returns: dict[str, Array]
     """By policy, `[n, M]`."""
+    flaws: dict[str, Array]
+    """By policy, `[n, M]`: see `first_flaw`."""
     replay: Replay
     shift: Shift
     malformed: Array
@@ -116,10 +119,16 @@ class Tally:
     steps: float = 0.0
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
+    flaws: dict[str, str] = field(default_factory=dict)
+    """By policy: what to say of the first number that is none."""
 
     def add(self, found: OnBatch) -> None:
         """Count one batch."""
         for name, returns in found.returns.items():
+            for episode, scenario in np.argwhere(np.asarray(found.flaws[name]) != FINE)[:1]:
+                number = sum(map(len, self.means[name])) + episode
+                where = f"scenario {scenario} of episode {number}"
+                self.flaws.setdefault(name, explain_flaw(int(found.flaws[name][episode, scenario]), where))
             returns = np.asarray(returns, float)
             self.means[name].append(returns.mean(1))
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
@@ -192,7 +201,8 @@ def _on_batch(
         infer = eqx.Partial(_infer, model, source, key, scenarios, repeated)
         drawn, replayed, shifted, malformed = run(infer, inputs)
         scored = {name: run(eqx.Partial(_returns, model, policy), (drawn,)) for name, policy in policies.items()}
-        return OnBatch(scored, replayed, shifted, malformed)
+        returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
+        return OnBatch(returns, flaws, replayed, shifted, malformed)
 
     return lambda key, inputs: [one(source, key, inputs) for source in sources]
 
@@ -219,9 +229,14 @@ def informed(source: ScenarioSource, repeated: bool, episode: Episode) -> Scenar
     return source.given(jnp.minimum(source.steps, episode.length))
 
 
-def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:
-    """G on each of the scenarios, `[M]`."""
-    return jax.vmap(lambda scenario: rollout(model, policy, scenario).episode_return)(scenarios)
+def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> tuple[Array, Array]:
+    """G on each of the scenarios, and where it is none, `[M]` each."""
+
+    def one(scenario: Scenario) -> tuple[Array, Array]:
+        trajectory = rollout(model, policy, scenario)
+        return trajectory.episode_return, first_flaw(trajectory)
+
+    return jax.vmap(one)(scenarios)
 
 
 def method_name(source: ScenarioSource, model: POMDP) -> str:
@@ -246,6 +261,8 @@ def _estimate(
 ) -> Estimate:
     """Of one policy: an episode's term is the mean over its scenarios."""
     terms = np.concatenate(tally.means[policy])
+    if policy in tally.flaws:
+        return unsupported(method, "not finite", tally.flaws[policy], len(terms))
     ratios = Ratios.mean_of(terms)
     details: dict[str, Any] = {"scenarios an episode": precision.scenarios}
     if precision.scenarios > 1 and len(terms) > 1:
@@ -260,6 +277,8 @@ def _blame_model(methods: dict[str, Estimate]) -> None:
     """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know."""
     for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
         prior, hindsight = methods["MB-PE"], methods[name]
+        if prior.value is None or hindsight.value is None:
+            continue
         moved = hindsight_diagnostic(hindsight, prior)
         methods[name] = _with(hindsight, moved)
         found = [d for d in hindsight.diagnostics if d.name in ("replay", "mismatch")]

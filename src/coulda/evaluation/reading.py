@@ -50,8 +50,20 @@ class Weighted:
 
     @cached_property
     def cumulative(self) -> np.ndarray:
-        """ρ_{1:t}, `[N, T]`."""
-        return np.exp(self.log_cumulative)
+        """ρ_{1:t}, `[N, T]`; infinite where it is more than a number can hold."""
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_cumulative)
+
+    @property
+    def total(self) -> np.ndarray:
+        """ρ of whole episodes, `[N]`."""
+        return self.cumulative[:, -1]
+
+    @cached_property
+    def relative(self) -> np.ndarray:
+        """ρ of whole episodes divided by the largest, `[N]`: it survives where all are below what a number can hold."""
+        last = self.log_cumulative[:, -1]
+        return np.exp(last - last.max())
 
     @cached_property
     def scaled(self) -> np.ndarray:

@@ -112,15 +112,17 @@ class Coverage:
         """Rows of all logs, log by log: `[repeats, episodes, ...]`."""
         return rows.reshape(self.repeats, self.episodes, *rows.shape[1:])
 
+    def logs(self, weighted: Weighted) -> list[Weighted]:
+        """The weights of each log."""
+        pairs = zip(self.split(weighted.log_ratio), self.split(weighted.reward), strict=True)
+        return [Weighted(*pair) for pair in pairs]
+
     def model_free(self, key: Array, log: EpisodeLog, target: TabularPolicy) -> dict[str, list[Any]]:
         """Intervals of the estimators that need no model, from their statistics on each of the logs."""
         rng = np.random.default_rng(self.seed)
         regression = default_regression(log)
         reading = read(log, {"target": target}, [seen_by(regression)])
-        weighted = reading.weighted("target")
-        logs = [
-            Weighted(*pair) for pair in zip(self.split(weighted.log_ratio), self.split(weighted.reward), strict=True)
-        ]
+        logs = self.logs(reading.weighted("target"))
         found = {}
         for kind, name in KINDS.items():
             if kind != "capped":  # biased on purpose, so that it has no nominal interval
@@ -138,8 +140,8 @@ class Coverage:
 
     def distrusted_weights(self, log: EpisodeLog, target: TabularPolicy) -> float:
         """The share of logs in which the intervals of weighted estimators are not claimed to be nominal."""
-        weights = self.split(read(log, {"target": target}).weighted("target").cumulative[:, -1])
-        return float(np.mean([worst(d.verdict for d in weight_diagnostics(one)) != "trust" for one in weights]))
+        logs = self.logs(read(log, {"target": target}).weighted("target"))
+        return float(np.mean([worst(d.verdict for d in weight_diagnostics(one)) != "trust" for one in logs]))
 
     def mismatch(self, key: Array, log: EpisodeLog, kernel: np.ndarray, truth: float) -> dict[str, Any]:
         """Coverage of CF-PE and MB-PE in a wrong model, and what the diagnostics say of it on one log at a time."""
