@@ -9,13 +9,14 @@ from gymnasium import spaces
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.evaluation.agreement import told_apart
 from coulda.evaluation.doubly_robust import DoublyRobust
 from coulda.evaluation.estimate import Estimate, Interval, plain
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import KINDS, ImportanceSampling
 from coulda.evaluation.intervals import Precision, student
 from coulda.evaluation.method import Method, Run, reading_for
-from coulda.evaluation.on_scenarios import evaluate_sources
+from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor
 from coulda.hindsight import Prior, ScenarioSource
@@ -119,15 +120,36 @@ def compare(
         advance: told how many episodes more are done, where scenarios are drawn for them, which takes long.
     """
     methods = model_free(log) if methods is None else list(methods)
+    check_table(log, policies, methods)
     run = Run(precision or Precision(), executor, advance or Run().advance)
     reading = reading_for(methods, log, policies)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for method in methods:
         for name, found in method.rows(key, reading, run).items():
             estimates[name] |= {estimate.method: estimate for estimate in found}
+    estimates = {name: told_apart(rows) for name, rows in estimates.items()}
     known = {name: rows["on-policy"].value for name, rows in estimates.items() if "on-policy" in rows}
     known = {name: value for name, value in known.items() if value is not None}
     return Comparison(estimates, reading.returns, known | dict(truth or {}))
+
+
+def check_table(log: Log, policies: Mapping[str, Policy], methods: Sequence[Method]) -> None:
+    """Shapes before numbers: every policy must fit the log, and what the methods rest on."""
+    if not policies:
+        raise CouldaError("there are no policies to evaluate; give {name: policy}")
+    if not len(log):
+        raise CouldaError("the log has no episodes")
+    for name, policy in policies.items():
+        if not isinstance(policy, Policy):
+            raise CouldaError(f"policy '{name}' is a {type(policy).__name__}, not a Policy")
+        try:
+            policy.check_spaces(log.schema.observation_space, log.schema.action_space)
+            for method in methods:
+                method.check_policy(policy)
+        except CouldaError as error:
+            raise CouldaError(f"policy '{name}' does not fit: {error}") from error
+    for method in methods:
+        method.check_log(log)
 
 
 def model_free(log: Log) -> list[Method]:
@@ -160,6 +182,7 @@ def evaluate(
         advance: told how many episodes more are done.
     """
     source = Prior(model) if scenarios is None else scenarios
+    check_table(log, {"policy": policy}, [OnScenarios(model, source)])
     run = Run(precision or Precision(), advance=advance or Run().advance)
     rows = evaluate_sources(key, model, [source], reading_for([], log, {"policy": policy}), run)["policy"]
     return next(iter(rows.values()))

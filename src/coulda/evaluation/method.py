@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import gymnasium
 import jax
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision
 from coulda.evaluation.reading import Features, Log, Reading, read
 from coulda.executors import Executor
-from coulda.pomdp import Policy
+from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
 Rows = dict[str, list[Estimate]]
@@ -40,6 +42,12 @@ class Method(abc.ABC):
 
     walks: ClassVar[bool] = True
     """Whether it needs the policies' probabilities along the log."""
+
+    def check_policy(self, policy: Policy) -> None:  # noqa: B027
+        """Refuse a policy that does not fit what the method rests on; it need fit nothing by default."""
+
+    def check_log(self, log: Log) -> None:  # noqa: B027
+        """Refuse a log that does not fit what the method rests on; it need fit nothing by default."""
 
     def features(self, log: Log) -> Features | None:  # noqa: ARG002
         """What it needs to see of observations; nothing by default."""
@@ -77,8 +85,17 @@ class SinglePolicyMethod(Method):
 
     def estimate(self, key: Array, policy: Policy, log: Log, precision: Precision | None = None) -> Estimate:
         """The estimate of one policy from a log: the table's row without the table."""
+        policy.check_spaces(log.schema.observation_space, log.schema.action_space)
         reading = reading_for([self], log, {"policy": policy})
         return self.rows(key, reading, Run(precision or Precision()))["policy"][0]
+
+
+def check_policy_fits(policy: Policy, world: POMDP) -> None:
+    """Refuse a policy that cannot be run in a model or an environment."""
+    known, actions = policy.check_spaces(world.observation_space, world.action_space), world.action_space
+    if isinstance(actions, gymnasium.spaces.Discrete) and known != int(actions.n):
+        name = type(world).__name__
+        raise CouldaError(f"{type(policy).__name__} knows {known} actions, but there are {int(actions.n)} in {name}.")
 
 
 def key_for(key: Array, use: Use) -> Array:

@@ -40,6 +40,29 @@ FEW_EXAMPLES = 10
 """Below this many a probability that is estimated from them is off by up to 0.16 on average."""
 
 
+def check_log_fits(model: POMDP, log: Log) -> None:
+    """Refuse a log that cannot be one of the model's: other observations, other actions, longer episodes."""
+    name = type(model).__name__
+    for what, logged, own in (
+        ("observations", log.schema.observation_space, model.observation_space),
+        ("actions", log.schema.action_space, model.action_space),
+    ):
+        if not _may_hold(own, logged):
+            raise CouldaError(f"the log's {what} are {logged}, but those of {name} are {own}; they must be the same")
+    if log.max_length > model.horizon:
+        raise CouldaError(
+            f"the log has an episode of {log.max_length} steps, but {name} ends after {model.horizon}; give it a "
+            f"horizon of at least {log.max_length}"
+        )
+
+
+def _may_hold(space: gymnasium.Space, logged: gymnasium.Space) -> bool:
+    """Whether what was logged may come from the space; a log may not have seen the last of numbered values."""
+    if isinstance(space, gymnasium.spaces.Discrete) and isinstance(logged, gymnasium.spaces.Discrete):
+        return space.start <= logged.start and logged.start + logged.n <= space.start + space.n
+    return type(space) is type(logged) and space.shape == logged.shape
+
+
 class Replay(eqx.Module):
     """How well a scenario reproduces the logged episode under its own actions, within the history it was given."""
 

@@ -12,7 +12,7 @@ from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.flaws import FINE, explain_flaw, first_flaw
 from coulda.evaluation.intervals import Precision, Ratios
-from coulda.evaluation.method import Method, Rows, Run, key_for
+from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.reading import Reading, generator
 from coulda.pomdp import POMDP, Policy, batched, rollout
 
@@ -27,6 +27,10 @@ class OnPolicy(Method):
     """How many to run."""
 
     walks: ClassVar[bool] = False
+
+    def check_policy(self, policy: Policy) -> None:
+        """It must fit the environment."""
+        check_policy_fits(policy, self.environment)
 
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """Run every policy, all on the same scenarios. Consumes `key`."""

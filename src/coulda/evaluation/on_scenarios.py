@@ -18,11 +18,12 @@ from coulda.evaluation.diagnostics import log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate, unsupported
 from coulda.evaluation.flaws import FINE, explain_flaw, first_flaw
 from coulda.evaluation.intervals import Precision, Ratios
-from coulda.evaluation.method import Method, Rows, Run, key_for
+from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.model_checks import (
     Replay,
     Shift,
     Shifts,
+    check_log_fits,
     hindsight_diagnostic,
     malformed_diagnostic,
     missing_end,
@@ -57,6 +58,14 @@ class OnScenarios(Method):
     which one was chosen."""
 
     walks: ClassVar[bool] = False
+
+    def check_policy(self, policy: Policy) -> None:
+        """It must fit the model."""
+        check_policy_fits(policy, self.model)
+
+    def check_log(self, log: Log) -> None:
+        """The model must be able to see what was logged, to do what was done, and to go on for as long."""
+        check_log_fits(self.model, log)
 
     @property
     def sources(self) -> tuple[ScenarioSource, ...]:

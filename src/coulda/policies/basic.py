@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,8 +46,17 @@ class TabularPolicy(Policy):
             self.logits = jnp.asarray(np.log(table), jnp.float32)
 
     def __call__(self, carry: Any, observation: Array) -> tuple[Any, Categorical]:
-        """The observation's row."""
-        return carry, Categorical(logits=self.logits[observation])
+        """The observation's row; NaN where there is none, and never that of another observation."""
+        return carry, Categorical(logits=self.logits.at[observation].get(mode="fill", fill_value=jnp.nan))
+
+    def check_spaces(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> int | None:
+        """There must be a row for each observation."""
+        rows = self.logits.shape[0]
+        if not isinstance(observation_space, gymnasium.spaces.Discrete):
+            raise CouldaError(f"a tabular policy is for numbered observations; these are {observation_space}.")
+        if rows < int(observation_space.start) + int(observation_space.n):
+            raise CouldaError(f"its table has {rows} rows; observations are {observation_space}: give one for each.")
+        return super().check_spaces(observation_space, action_space)
 
 
 class NoisyPolicy(Policy):

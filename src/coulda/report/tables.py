@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from coulda.evaluation import Comparison, Estimate
+from coulda.evaluation.agreement import assumptions
 from coulda.evaluation.estimate import VERDICTS, Verdict, plain, worst
 from coulda.report.contents import Finding, MethodVerdict, Provenance, Row, Table
 
@@ -78,9 +79,12 @@ def _answers(table: Table) -> list[str]:
         # What was run in the environment is no answer from the log; the table shows it as the truth.
         known = [row for row in trusted if _width(row) < math.inf and row.method != "on-policy"]
         if known:
-            best = min(known, key=_width)
+            # What rests on fewer assumptions first, and among those the most precise.
+            best = min(known, key=lambda row: (assumptions(row.method), _width(row)))
             limits = f"{best.low:.3g} to {best.high:.3g}"
             sentences.append(f"By {best.method}, {policy} would have returned {best.value:.3g} ({limits}).")
+        disagreeing = [f for row in table.rows if row.policy == policy for f in row.findings if f.name == "agreement"]
+        sentences += list(dict.fromkeys(f"{policy}: {finding.sentence}" for finding in disagreeing))[:1]
     return sentences
 
 

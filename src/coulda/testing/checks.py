@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.mechanisms import Reparameterization
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import POMDP, FinitePOMDP, Planner, Policy, Scenario, Trajectory, rollout
@@ -47,6 +48,10 @@ def check_policy(policy: Policy, model: POMDP, *, seed: int = 0, episodes: int =
         f"{name} is not a Policy but sees the state, or nothing. Subclass coulda.pomdp.Policy: "
         "`__call__(carry, observation)`.",
     )
+    try:
+        policy.check_spaces(model.observation_space, model.action_space)
+    except CouldaError as error:
+        raise CheckError(str(error)) from error
     try:
         _check_carry(policy, model)
         _check_history_only(policy, model, jax.random.split(jax.random.key(seed), episodes))
