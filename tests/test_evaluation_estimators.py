@@ -12,8 +12,7 @@ from gymnasium import spaces
 from coulda.episodes import Schema, checked_log, collect, fit_behavior
 from coulda.errors import CouldaError
 from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, LinearQ, NetworkQ
-from coulda.evaluation.doubly_robust import cross_fitted
-from coulda.evaluation.fitted_q import default_regression, fit_values, seen_by, steps_of
+from coulda.evaluation.fitted_q import cross_fitted, default_regression, fit_values, seen_by, steps_of
 from coulda.evaluation.method import key_for
 from coulda.evaluation.reading import read
 from coulda.noise import Categorical, Normal
@@ -108,26 +107,43 @@ def test_a_textbook_example_worked_by_hand():
         assert ImportanceSampling(kind).estimate(KEY, policy, log).value == pytest.approx(value, abs=1e-5)
 
 
-def plain_q(log, policy, episodes, weights=None):
-    """Q with k steps to go as cell means, by dictionaries: `{k: {(o, a): value}}`."""
+def plain_q(log, policy, episodes):
+    """Q with k steps to go as cell means, by dictionaries: `{k: {(o, a): value}}`.
+
+    The last step of the horizon tells of its reward, and not of how episodes go on.
+    """
     pi = np.asarray(policy.probabilities, float)
     horizon = log.max_length
     tables = {0: {}}
 
+    def mean(pairs):
+        cells = {}
+        for cell, number in pairs:
+            cells.setdefault(cell, []).append(number)
+        return {cell: sum(numbers) / len(numbers) for cell, numbers in cells.items()}
+
     def value(k, o):
         return sum(pi[o, a] * tables[k].get((o, a), 0.0) for a in range(2))
 
-    for k in range(1, horizon + 1):
-        sums, counts = {}, {}
+    def steps():
         for i in episodes:
             episode = log[i]
             for t in range(len(episode.reward)):
-                o, a = int(episode.observation[t]), int(episode.action[t])
-                over = t == len(episode.reward) - 1 and log.terminated[i]
-                target = float(episode.reward[t]) + (0.0 if over else value(k - 1, int(episode.observation[t + 1])))
-                sums[o, a] = sums.get((o, a), 0.0) + target
-                counts[o, a] = counts.get((o, a), 0) + 1
-        tables[k] = {cell: sums[cell] / counts[cell] for cell in sums}
+                yield i, t, episode, (int(episode.observation[t]), int(episode.action[t]))
+
+    reward = mean((cell, float(episode.reward[t])) for _, t, episode, cell in steps())
+    for k in range(1, horizon + 1):
+        onward = mean(
+            (
+                cell,
+                0.0
+                if t == len(episode.reward) - 1 and log.terminated[i]
+                else value(k - 1, int(episode.observation[t + 1])),
+            )
+            for i, t, episode, cell in steps()
+            if t < horizon - 1
+        )
+        tables[k] = {cell: reward[cell] + (onward.get(cell, 0.0) if k > 1 else 0.0) for cell in reward}
     return tables, value
 
 
@@ -154,7 +170,7 @@ def test_doubly_robust(log, weighted_form):
             episode, deltas = log[int(i)], []
             for t in range(len(episode.reward)):
                 o, a = int(episode.observation[t]), int(episode.action[t])
-                over = t == len(episode.reward) - 1 and log.terminated[i]
+                over = t == horizon - 1 or (t == len(episode.reward) - 1 and log.terminated[i])
                 after = 0.0 if over else value(horizon - t - 1, int(episode.observation[t + 1]))
                 deltas.append(float(episode.reward[t]) + after - tables[horizon - t].get((o, a), 0.0))
             rows.append((value(horizon, int(episode.observation[0])), deltas, steps[i]))

@@ -232,22 +232,23 @@ def _log_prob(steps: dict[str, Any], action: np.ndarray, lengths: np.ndarray, so
 
 
 def _terminated(steps: dict[str, Any], columns: Columns, lengths: np.ndarray, source: Source) -> np.ndarray:
-    if "terminated" not in steps:
+    """Whether each episode came to its own end. Without flags all did; one kind of flag tells the other."""
+    flags = {
+        name: _values(steps[name], getattr(columns, name), lengths, source) != 0
+        for name in ("terminated", "truncated")
+        if name in steps
+    }
+    if not flags:
         return np.ones(len(lengths), bool)
-    flags = {}
-    for name in ("terminated", "truncated"):
-        if name in steps:
-            values = _values(steps[name], getattr(columns, name), lengths, source)
-            flags[name] = values != 0
-    ends = np.logical_or.reduce(list(flags.values()))
-    last = np.cumsum(lengths) - 1
+    ends, last = np.logical_or.reduce(list(flags.values())), np.cumsum(lengths) - 1
     early = ends.copy()
     early[last] = False
-    if early.any():
-        row = int(early.argmax())
+    for row in np.flatnonzero(early)[:1]:
         episode = int(np.searchsorted(last, row))
-        step = row - int(lengths[:episode].sum())
+        step = int(row - lengths[:episode].sum())
         source.refuse("is set, but the episode goes on", episode, step, columns.terminated)
+    if len(flags) == 1:
+        return ends[last] if "terminated" in flags else ~ends[last]
     for episode in np.flatnonzero(~ends[last])[:1]:
         text = "the last step is neither terminated nor truncated; flag how the episode ended"
         source.refuse(text, int(episode), int(lengths[episode]) - 1, columns.terminated)

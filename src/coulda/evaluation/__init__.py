@@ -8,12 +8,13 @@ once), `method`, `diagnostics`, one file per family of methods (`importance`, `f
 from coulda.evaluation.comparison import Comparison, Difference, compare, evaluate, model_free
 from coulda.evaluation.doubly_robust import DoublyRobust
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.fitted_q import FittedQ, LinearQ, NetworkQ, QFunction, TableQ
+from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import ImportanceSampling
 from coulda.evaluation.intervals import Precision
 from coulda.evaluation.method import Method
 from coulda.evaluation.on_policy import OnPolicy, on_policy
 from coulda.evaluation.on_scenarios import OnScenarios
+from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
 from coulda.evaluation.sensitivity import coupling_bounds
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "OnScenarios",
     "Precision",
     "QFunction",
+    "QuadraticQ",
+    "RandomFeaturesQ",
     "TableQ",
     "compare",
     "coupling_bounds",

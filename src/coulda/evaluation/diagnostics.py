@@ -110,8 +110,11 @@ def pareto_shape(weights: np.ndarray) -> float:
     return float((m * fitted + 10 * 0.5) / (m + 10))
 
 
-def log_diagnostics(reading: Reading) -> tuple[Diagnostic, ...]:
-    """Of the log itself: its size, fitted probabilities, episodes that were cut off."""
+def log_diagnostics(reading: Reading, *, goes_on: bool = False) -> tuple[Diagnostic, ...]:
+    """Of the log itself: its size, fitted probabilities, episodes that were cut off.
+
+    Fitted values go on from where an episode was cut off; for all others nothing more was paid.
+    """
     n, cut = len(reading), reading.cut_short
     found = [
         Diagnostic(
@@ -125,6 +128,7 @@ def log_diagnostics(reading: Reading) -> tuple[Diagnostic, ...]:
         sentence = "The behavior probabilities were fitted to the log; their error is not in the interval."
         found.append(Diagnostic("fitted behavior", 1.0, "caution", sentence))
     if cut:
-        sentence = f"{cut} of {n} episodes were cut off before the horizon; their later rewards are counted as zero."
+        what = "values go on from there" if goes_on else "their later rewards are counted as zero"
+        sentence = f"{cut} of {n} episodes were cut off before the horizon; {what}."
         found.append(Diagnostic("cut off", cut / n, "caution", sentence))
     return tuple(found)

@@ -12,20 +12,25 @@ episodes are dealt into folds, and each fold is evaluated with values of the oth
 from dataclasses import dataclass, replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics, weight_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
-from coulda.evaluation.fitted_q import QFunction, Steps, default_regression, fit_values, past_matters, seen_by, steps_of
+from coulda.evaluation.fitted_q import (
+    chosen_regression,
+    cross_fitted,
+    default_regression,
+    fit_checks,
+    seen_by,
+    steps_of,
+)
 from coulda.evaluation.importance import missing_probabilities, unusable_weights
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.reading import Features, Log, Reading, Weighted, generator
+from coulda.evaluation.regressions import QFunction
 from coulda.weights import effective_sample_size
-
-FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -54,18 +59,19 @@ class DoublyRobust(SinglePolicyMethod):
         if (refused := unusable_weights(self.name, weighted, reading)) is not None:
             return refused
         key_folds, key_interval, key_markov = jax.random.split(key, 3)
-        regression = self.regression or default_regression(reading.log)
+        regression = self.regression or chosen_regression(reading)
         steps = steps_of(reading, policy, regression)
         q, v = cross_fitted(key_folds, regression, steps)
         ratios = statistics(weighted, q, v, self.weighted)
-        leaning = _leaning(past_matters(key_markov, regression, steps))
+        found = precision.of_weighted(generator(key_interval), ratios)
+        leaning = _leaning(fit_checks(key_markov, key_folds, reading, regression, steps, found))
         return Estimate(
             self.name,
             ratios.value,
-            precision.of_weighted(generator(key_interval), ratios),
+            found,
             ratios.terms,
             float(effective_sample_size(weighted.relative)),
-            diagnostics=weight_diagnostics(weighted) + leaning + log_diagnostics(reading),
+            diagnostics=weight_diagnostics(weighted) + leaning + log_diagnostics(reading, goes_on=True),
             details={"value without correction": float(v[:, 0].mean())},
         )
 
@@ -86,18 +92,3 @@ def _leaning(found: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
         else replace(d, verdict="caution", sentence=f"{d.sentence} Only the weights correct it.")
         for d in found
     )
-
-
-def cross_fitted(key: Array, regression: QFunction, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """Q(o_t, a_t) `[N, T]` and V(h_t) `[N, T + 1]` of each episode, fitted to the other folds; zero after the end."""
-    n = len(steps.reward)
-    fold = np.asarray(jax.random.permutation(key, n)) % min(FOLDS, n)
-    live = np.asarray(steps.live)
-    q, v = np.zeros(live.shape), np.zeros((n, live.shape[1] + 1))
-    for number in range(min(FOLDS, n)):
-        held_out = fold == number
-        values = fit_values(regression, steps, jnp.asarray(~held_out | (n == 1), float))
-        q[held_out], v[held_out] = np.asarray(values.q)[held_out], np.asarray(values.v)[held_out]
-    # V after the last step counts only where the episode would have gone on.
-    alive = np.concatenate([live[:, :1], np.asarray(steps.continues)], 1)
-    return q * live, v * alive

@@ -1,36 +1,47 @@
-"""Fitted Q evaluation (Le et al., 2019), with k steps to go, over logged steps of discrete actions.
+"""Fitted Q evaluation (Le et al., 2019) over logged steps of discrete actions, step t of at most T.
 
-Q_k(o, a) ≈ E[r + V_{k-1}(h') | o, a],  V_k(h) = Σ_a π(a | h) Q_k(o, a),  V_0 = 0,
+    Q_t(o, a) = r(o, a) + E[c_t V_{t+1}(h') | o, a],   V_t(h) = Σ_a π(a | h) Q_t(o, a),   V_T = 0,
 
-each Q_k by regression over the steps of all episodes, whatever their place in time, since the world does not change;
-then V_T(o_1) is the value over T steps. Tables and linear functions are solved for exactly; a network is trained.
+with c_t whether the episode goes on. The rewards r and the expectations are regressions over logged steps; V_0(o_1) is
+the value over T steps. Ends are three things, and the log itself tells which:
+
+- **The horizon.** What follows step T - 1, the last that any episode has, counts for nothing. So that step tells of
+  rewards, and not of how episodes go on, whatever flags it has.
+- **Ends by state**, which depend on (o, a) alone: the regression sees them as steps that lead to nothing. Where ends
+  depend on the time, too (`ends_depend_on_time`), Q_t is fitted to the steps at that time.
+- **Truncation.** An episode that was cut off goes on from the last observation, where that was logged; where not, its
+  last step tells of rewards only.
+
+The world does not change otherwise: rewards and transitions are pooled over time.
 """
 
-import abc
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from gymnasium import spaces
 from jax import Array
 from scipy import stats
 
-from coulda.episodes.spaces import features
-from coulda.evaluation.diagnostics import log_diagnostics
+from coulda.evaluation.diagnostics import UNUSUAL, log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.intervals import Precision, student
-from coulda.evaluation.markov import markov_diagnostic
+from coulda.evaluation.markov import markov_diagnostic, residual_diagnostic
 from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.reading import Features, Log, Reading, generator
-from coulda.trainer import descend
+from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
+from coulda.evaluation.self_checks import correction_diagnostic, log_itself_diagnostic
 
 DENSE_CELLS = 4096
 """Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""
+OTHER_TIMES = 1e-3
+"""Weight of steps at other times, where ends depend on time: they speak where nothing else does."""
+FOLDS = 5
+CANDIDATES: tuple[QFunction, ...] = (LinearQ(), QuadraticQ(), RandomFeaturesQ())
+"""Of vectors: the one that predicts logged returns best, of episodes that it was not fitted to."""
 
 
 class Steps(eqx.Module):
@@ -46,162 +57,102 @@ class Steps(eqx.Module):
     """`[N, T]`."""
     continues: Array
     """`[N, T]`: whether the episode went on, or would have, had it not been cut off."""
+    known: Array
+    """`[N, T]`: whether the step tells how episodes go on."""
     policy: Array
     """π(a | h_t), `[N, T + 1, A]`."""
-
-
-class QFunction(eqx.Module):
-    """A family of functions Q(o, a) that can be fitted to targets."""
-
-    @abc.abstractmethod
-    def inputs(self, space: spaces.Space, observation: Any) -> Array:
-        """What it sees of one observation."""
-
-    @abc.abstractmethod
-    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Any:
-        """Parameters that fit `targets` `[N, T]` at the actions taken, with `weight` `[N, T]`.
-
-        `previous` are those with one step less to go, None at first.
-        """
-
-    @abc.abstractmethod
-    def predict(self, parameters: Any, inputs: Array) -> Array:
-        """Q of every action, `[..., A]`."""
-
-
-class TableQ(QFunction):
-    """A number for each discrete observation and action: the mean of its targets, and 0 where there are none."""
-
-    num_observations: int = eqx.field(static=True)
-
-    def inputs(self, space: spaces.Space, observation: Array) -> Array:
-        """The observation's number."""
-        assert isinstance(space, spaces.Discrete)
-        return observation - int(space.start)
-
-    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Array:  # noqa: ARG002
-        """Means over cells `[O, A]`."""
-        num_actions = steps.policy.shape[-1]
-        cells = (steps.inputs[:, :-1] * num_actions + steps.action).ravel()
-        total = partial(jax.ops.segment_sum, segment_ids=cells, num_segments=self.num_observations * num_actions)
-        count = total(weight.ravel())
-        mean = total((weight * targets).ravel()) / jnp.where(count > 0, count, 1.0)
-        return mean.reshape(self.num_observations, num_actions)
-
-    def predict(self, parameters: Array, inputs: Array) -> Array:
-        """Look up."""
-        return parameters[inputs]
-
-
-class LinearQ(QFunction):
-    """A linear function of the observation's features for each action, by least squares with a small ridge."""
-
-    ridge: float = 1e-3
-
-    def inputs(self, space: spaces.Space, observation: Any) -> Array:
-        """Its features and a one."""
-        return jnp.concatenate([features(space, observation), jnp.ones(1)])
-
-    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Array:  # noqa: ARG002
-        """Weights `[A, d]`."""
-        inputs = steps.inputs[:, :-1]
-
-        def one(action: Array) -> Array:
-            chosen = jnp.where(steps.action == action, weight, 0.0)
-            gram = jnp.einsum("ntd,nt,nte->de", inputs, chosen, inputs)
-            return jnp.linalg.solve(
-                gram + self.ridge * jnp.eye(inputs.shape[-1]), jnp.einsum("ntd,nt->d", inputs, chosen * targets)
-            )
-
-        return jax.vmap(one)(jnp.arange(steps.policy.shape[-1], dtype=steps.action.dtype))
-
-    def predict(self, parameters: Array, inputs: Array) -> Array:
-        """One linear function an action."""
-        return inputs @ parameters.T
-
-
-class NetworkQ(QFunction):
-    """A small multilayer perceptron, trained by Adam on all steps at once, starting from one step less to go."""
-
-    width: int = eqx.field(static=True, default=64)
-    updates: int = eqx.field(static=True, default=300)
-    learning_rate: float = eqx.field(static=True, default=3e-3)
-    seed: int = eqx.field(static=True, default=0)
-
-    def inputs(self, space: spaces.Space, observation: Any) -> Array:
-        """Its features."""
-        return features(space, observation)
-
-    def fit(self, steps: Steps, targets: Array, weight: Array, previous: Any) -> Any:
-        """Parameters of the network."""
-        size, num_actions = steps.inputs.shape[-1], steps.policy.shape[-1]
-        network = eqx.nn.MLP(size, num_actions, self.width, 2, jnp.tanh, key=jax.random.key(self.seed))
-        start, static = eqx.partition(network, eqx.is_array)
-        start = start if previous is None else previous[0]
-        optimizer = optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.updates))
-
-        def loss(parameters: Any) -> Array:
-            q = self.predict((parameters, static), steps.inputs[:, :-1])
-            taken = jnp.take_along_axis(q, steps.action[..., None], axis=-1)[..., 0]
-            return jnp.sum(weight * (taken - targets) ** 2) / jnp.sum(weight)
-
-        def update(carry: Any, _: None) -> tuple[Any, None]:
-            parameters, state = carry
-            return descend(optimizer, jax.grad(loss)(parameters), state, parameters), None
-
-        (parameters, _), _ = jax.lax.scan(update, (start, optimizer.init(start)), length=self.updates)
-        return parameters, static
-
-    def predict(self, parameters: Any, inputs: Array) -> Array:
-        """The network at each input."""
-        network = eqx.combine(*parameters)
-        flat = inputs.reshape(-1, inputs.shape[-1])
-        return jax.vmap(network)(flat).reshape(*inputs.shape[:-1], -1)
-
-
-def default_regression(log: Log) -> QFunction:
-    """A table for discrete observations, else linear."""
-    space = log.schema.observation_space
-    return TableQ(int(space.n)) if isinstance(space, spaces.Discrete) else LinearQ()
+    timed: bool = eqx.field(static=True)
+    """Whether ends depend on time."""
 
 
 class Values(eqx.Module):
     """Q and V with the right number of steps to go at every logged step."""
 
     q: Array
-    """Q_{T-t}(o_t, a_t), `[N, T]`, t from 0."""
+    """Q_t(o_t, a_t), `[N, T]`, t from 0."""
     v: Array
-    """V_{T-t}(h_t), `[N, T + 1]`; zero at T."""
+    """V_t(h_t), `[N, T + 1]`; zero at T."""
 
 
 def seen_by(regression: QFunction) -> Features:
     """What the pass over a log has to keep of observations for a regression."""
-    return Features(regression, regression.inputs)
+    return Features(_seen_name(regression), regression.inputs)
+
+
+def _seen_name(regression: QFunction) -> str:
+    """All families that see features see the same."""
+    return "cells" if isinstance(regression, TableQ) else "features"
+
+
+def default_regression(log: Log) -> QFunction:
+    """A table for discrete observations, else the simplest of the candidates, which see the same."""
+    space = log.schema.observation_space
+    return TableQ(int(space.n)) if isinstance(space, spaces.Discrete) else CANDIDATES[0]
 
 
 def steps_of(reading: Reading, policy: str, regression: QFunction) -> Steps:
     """The log's steps as the regression sees them, with the policy's probabilities."""
+    return _steps(reading, regression, reading.probabilities[policy])
+
+
+def logged_steps(reading: Reading, regression: QFunction, num_actions: int) -> Steps:
+    """The same for whoever made the log: what it did next is what it would do."""
     assert reading.action is not None
-    columns = reading.action, reading.reward.astype(np.float32), reading.live, _continues(reading)
-    inputs, probabilities = reading.features[regression], reading.probabilities[policy]
-    return Steps(*map(jnp.asarray, (inputs, *columns, probabilities)))
+    done = np.eye(num_actions, dtype=np.float32)[np.concatenate([reading.action, reading.action[:, -1:]], 1)]
+    steps = _steps(reading, regression, done)
+    # What it would have done after it was cut off is not known.
+    going_on = steps.known & jnp.concatenate([steps.live[:, 1:], jnp.zeros_like(steps.live[:, :1])], 1)
+    return eqx.tree_at(lambda s: s.known, steps, going_on | (steps.known & ~steps.continues))
 
 
-def _continues(reading: Reading) -> np.ndarray:
-    """Whether the episode went on after each step, or would have, `[N, T]`."""
-    last = np.arange(reading.reward.shape[1]) == reading.lengths[:, None] - 1
-    # The observation after the end is not known where it is repeated, so that nothing can be expected from it.
-    unknown = reading.log.schema.last_observation == "repeated"
-    return reading.live & ~(last & (reading.terminated[:, None] | unknown))
+def _steps(reading: Reading, regression: QFunction, probabilities: np.ndarray) -> Steps:
+    assert reading.action is not None
+    continues, known = _ends(reading)
+    timed = ends_depend_on_time(reading, reading.features[_seen_name(regression)], continues, known)
+    columns = reading.action, reading.reward.astype(np.float32), reading.live, continues, known
+    inputs = reading.features[_seen_name(regression)]
+    return Steps(*map(jnp.asarray, (inputs, *columns, probabilities)), timed=timed)
+
+
+def _ends(reading: Reading) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each step leads on, and whether that is known, `[N, T]` each."""
+    horizon = reading.reward.shape[1]
+    last = np.arange(horizon) == reading.lengths[:, None] - 1
+    cut = last & ~reading.terminated[:, None]
+    unseen = cut if reading.log.schema.last_observation == "repeated" else np.zeros_like(cut)
+    at_horizon = np.broadcast_to(np.arange(horizon) == horizon - 1, last.shape)
+    return reading.live & ~(last & ~cut), reading.live & ~unseen & ~at_horizon
+
+
+def ends_depend_on_time(reading: Reading, inputs: np.ndarray, continues: np.ndarray, known: np.ndarray) -> bool:
+    """Whether episodes end sooner or later than (o, a) alone would have it, before the horizon.
+
+    A chi-square over times: ends at each time against those expected from the ends of each cell (o, a). Of vectors the
+    cell is the action alone, so that what differs over time for another reason is taken for time, which costs
+    precision and no bias.
+    """
+    assert reading.action is not None
+    ended = known & ~continues
+    if not ended.any():
+        return False
+    seen = inputs[:, :-1].astype(int) if inputs.ndim == 2 else 0
+    cell = np.unique(seen * (int(reading.action.max()) + 1) + reading.action, return_inverse=True)[1]
+    cell = cell.reshape(reading.action.shape)
+    rate = np.bincount(cell[known], ended[known]) / np.maximum(np.bincount(cell[known]), 1)
+    expected = np.where(known, rate[np.minimum(cell, len(rate) - 1)], 0.0)
+    spread = (expected * (1 - expected)).sum(0)
+    used = spread > 0
+    square = (((ended.sum(0) - expected.sum(0))[used]) ** 2 / spread[used]).sum()
+    return bool(used.sum() > 1 and stats.chi2.sf(square, used.sum() - 1) < UNUSUAL)
 
 
 @eqx.filter_jit
 def fit_values(regression: QFunction, steps: Steps, weight: Array) -> Values:
-    """Fit Q_1 … Q_T to the steps, episodes weighted by `weight` `[N]`, and evaluate each where it belongs."""
-    step_weight = jnp.where(steps.live, weight[:, None], 0.0)
-    if isinstance(regression, TableQ) and regression.num_observations * steps.policy.shape[-1] <= DENSE_CELLS:
-        return table_values(regression, steps, step_weight)
-    return iterated_values(regression, steps, step_weight)
+    """Fit Q_{T-1} … Q_0 to the steps, episodes weighted by `weight` `[N]`, and evaluate each where it belongs."""
+    num_cells = regression.num_observations * steps.policy.shape[-1] if isinstance(regression, TableQ) else 0
+    if isinstance(regression, TableQ) and num_cells <= DENSE_CELLS and not steps.timed:
+        return table_values(regression, steps, weight)
+    return iterated_values(regression, steps, weight)
 
 
 def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
@@ -209,20 +160,21 @@ def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
 
     With cells c = (o, a),
 
-    Q_k(c) = r̄(c) + Σ_c' M(c, c') Q_{k-1}(c'),
+    Q_t(c) = r̄(c) + Σ_c' M(c, c') Q_{t+1}(c'),
 
     M being the mean of π(a' | h') over those of the steps in c that lead on to o', and zero for the others.
     """
     num_actions = steps.policy.shape[-1]
     size = table.num_observations * num_actions
     cells = steps.inputs[:, :-1] * num_actions + steps.action
-    count = jax.ops.segment_sum(weight.ravel(), cells.ravel(), size)
-    share = weight / jnp.where(count > 0, count, 1.0)[cells]
-    reward = jax.ops.segment_sum((share * steps.reward).ravel(), cells.ravel(), size)
-    onward = jnp.where(steps.continues, share, 0.0)[..., None] * steps.policy[:, 1:]
+    known = jnp.where(steps.known, weight[:, None], 0.0)
+    count = jax.ops.segment_sum(known.ravel(), cells.ravel(), size)
+    share = jnp.where(steps.continues, known, 0.0) / jnp.where(count > 0, count, 1.0)[cells]
     pairs = cells * table.num_observations + steps.inputs[:, 1:]
+    onward = share[..., None] * steps.policy[:, 1:]
     matrix = jax.ops.segment_sum(onward.reshape(-1, num_actions), pairs.ravel(), size * table.num_observations)
     matrix = matrix.reshape(size, size)
+    reward = _rewards(table, steps, weight).reshape(-1)
 
     def step(q: Array, _: None) -> tuple[Array, Array]:
         q = reward + matrix @ q
@@ -235,41 +187,99 @@ def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
     return Values(tables[times, cells], jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
 
 
-def iterated_values(regression: QFunction, steps: Steps, step_weight: Array) -> Values:
-    """Q_1, then each next one fitted to targets that the one before it gives."""
-    horizon = steps.reward.shape[1]
+def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Values:
+    """Rewards, then how episodes go on from each step, fitted to targets that the step after it gives."""
+    horizon, num_actions = steps.reward.shape[1], steps.policy.shape[-1]
+    reward = regression.predict(_rewards(regression, steps, weight), steps.inputs)
+    known = jnp.where(steps.known, weight[:, None], 0.0)
+    before = steps.inputs[:, :-1]
 
-    def iterate(previous: tuple[Any, Array], t: Array) -> tuple[tuple[Any, Array], tuple[Array, Array]]:
-        parameters, next_value = previous
-        targets = steps.reward + jnp.where(steps.continues, next_value, 0.0)
-        parameters = regression.fit(steps, targets, step_weight, parameters)
-        predicted = regression.predict(parameters, steps.inputs)
-        value = jnp.sum(steps.policy * predicted, axis=-1)
-        q = jnp.take_along_axis(predicted[:, t], steps.action[:, t][:, None], axis=1)[:, 0]
-        return (parameters, value[:, 1:]), (q, value[:, t])
+    def prepare(t: Array) -> Any:
+        at = jnp.where(jnp.arange(horizon) == t, 1.0, OTHER_TIMES)[None] if steps.timed else 1.0
+        return regression.prepare(before, steps.action, known * at, num_actions)
 
-    start, last = iterate((None, jnp.zeros_like(steps.reward)), jnp.int32(horizon - 1))
-    dynamic, static = eqx.partition(start, eqx.is_array)
+    shared = None if steps.timed else prepare(jnp.int32(0))
 
-    def step(carry: Any, t: Array) -> tuple[Any, tuple[Array, Array]]:
-        after, found = iterate(eqx.combine(carry, static), t)
-        return eqx.filter(after, eqx.is_array), found
+    def worth(q: Array, t: Array) -> tuple[Array, tuple[Array, Array]]:
+        value = jnp.sum(steps.policy * q, axis=-1)
+        taken = jnp.take_along_axis(q[:, t], steps.action[:, t][:, None], axis=1)[:, 0]
+        return value[:, 1:], (taken, value[:, t])
 
-    _, earlier = jax.lax.scan(step, dynamic, jnp.arange(horizon - 1), reverse=True)
-    q, v = (jnp.concatenate([some.T, one[:, None]], 1) for some, one in zip(earlier, last, strict=True))
+    def iterate(parameters: Any, following: Array, t: Array) -> tuple[Any, Array, tuple[Array, Array]]:
+        prepared = prepare(t) if shared is None else shared
+        parameters = regression.fit(prepared, jnp.where(steps.continues, following, 0.0), parameters)
+        return parameters, *worth(reward + regression.predict(parameters, steps.inputs), t)
+
+    following, last = worth(reward, jnp.int32(horizon - 1))
+    found = [last]
+    if horizon > 1:
+        start, following, one = iterate(None, following, jnp.int32(horizon - 2))
+        dynamic, static = eqx.partition(start, eqx.is_array)
+
+        def step(carry: Any, t: Array) -> tuple[Any, tuple[Array, Array]]:
+            after, following, told = iterate(eqx.combine(carry[0], static), carry[1], t)
+            return (eqx.filter(after, eqx.is_array), following), told
+
+        _, earlier = jax.lax.scan(step, (dynamic, following), jnp.arange(horizon - 2), reverse=True)
+        found = [tuple(jnp.moveaxis(x, 0, 1) for x in earlier), one, last]
+    columns = [[x if x.ndim == 2 else x[:, None] for x in pair] for pair in found]
+    q, v = (jnp.concatenate(parts, 1) for parts in zip(*columns, strict=True))
     return Values(q, jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
+
+
+def _rewards(regression: QFunction, steps: Steps, weight: Array) -> Any:
+    """The parameters of r(o, a), from every step."""
+    live = jnp.where(steps.live, weight[:, None], 0.0)
+    prepared = regression.prepare(steps.inputs[:, :-1], steps.action, live, steps.policy.shape[-1])
+    return regression.fit(prepared, steps.reward, None)
+
+
+def cross_fitted(key: Array, regression: QFunction, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+    """Q(o_t, a_t) `[N, T]` and V(h_t) `[N, T + 1]` of each episode, fitted to the other folds; zero after the end."""
+    n = len(steps.reward)
+    fold = np.asarray(jax.random.permutation(key, n)) % min(FOLDS, n)
+    live = np.asarray(steps.live)
+    q, v = np.zeros(live.shape), np.zeros((n, live.shape[1] + 1))
+    for number in range(min(FOLDS, n)):
+        held_out = fold == number
+        values = fit_values(regression, steps, jnp.asarray(~held_out | (n == 1), float))
+        q[held_out], v[held_out] = np.asarray(values.q)[held_out], np.asarray(values.v)[held_out]
+    # V after the last step counts only where the episode would have gone on, and at the horizon for nothing.
+    alive = np.concatenate([live[:, :1], np.asarray(steps.continues)], 1)
+    alive[:, -1] = False
+    return q * live, v * alive
+
+
+def chosen_regression(reading: Reading) -> QFunction:
+    """A table for discrete observations; of vectors the candidate that predicts logged returns best."""
+    first = default_regression(reading.log)
+    if isinstance(first, TableQ):
+        return first
+    return reading.once("regression", lambda: min(CANDIDATES, key=lambda one: _prediction_error(reading, one)))
+
+
+def _prediction_error(reading: Reading, regression: QFunction) -> float:
+    """Mean squared error of the returns to go of held-out episodes."""
+    to_go = np.flip(np.cumsum(np.flip(reading.reward, 1), 1), 1)
+    steps = logged_steps(reading, regression, _num_actions(reading))
+    q, _ = cross_fitted(jax.random.key(0), regression, steps)
+    return float(((q - to_go)[reading.live] ** 2).mean())
+
+
+def _num_actions(reading: Reading) -> int:
+    return max(found.shape[-1] for found in reading.probabilities.values())
 
 
 @dataclass(frozen=True)
 class FittedQ(SinglePolicyMethod):
     """The expected return by fitted Q evaluation; needs no behavior probabilities.
 
-    The interval is the bootstrap's over episodes with Q fitted anew each time, for tables and linear functions; a
-    network is fitted once, and the interval then only covers the spread of first observations.
+    The interval is the bootstrap's over episodes with Q fitted anew each time; a network that is trained is fitted
+    once, and the interval then only covers the spread of first observations.
     """
 
     regression: QFunction | None = None
-    """A table for discrete observations and linear for others by default."""
+    """By default a table for discrete observations, and the best of `CANDIDATES` for others."""
     resamples: int = 200
     """Logs that the bootstrap draws."""
 
@@ -284,8 +294,8 @@ class FittedQ(SinglePolicyMethod):
 
     def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
         """The estimate of one policy; `key` is for the bootstrap."""
-        key, key_markov = jax.random.split(key)
-        regression = self.regression or default_regression(reading.log)
+        key, key_markov, key_folds = jax.random.split(key, 3)
+        regression = self.regression or chosen_regression(reading)
         steps = steps_of(reading, policy, regression)
         first = np.asarray(fit_values(regression, steps, jnp.ones(len(reading))).v[:, 0], float)
         value, found = float(first.mean()), student(first, precision.level)
@@ -294,17 +304,33 @@ class FittedQ(SinglePolicyMethod):
             spread = np.asarray(_refits(jax.random.split(key, self.resamples), regression, steps), float)
             half = stats.t.ppf(0.5 + precision.level / 2, self.resamples - 1) * spread.std(ddof=1)
             found = Interval(value - half, value + half, precision.level, "bootstrap")
-        diagnostics = unseen_actions(regression, steps), *past_matters(key_markov, regression, steps)
-        diagnostics += log_diagnostics(reading)
+        checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
+        q, v = cross_fitted(key_folds, regression, steps)
+        diagnostics = (unseen_actions(regression, steps), *checks, *log_diagnostics(reading, goes_on=True))
+        diagnostics = (*correction_diagnostic(reading, policy, q, v, found), *diagnostics)
         if not refitted:
             sentence = "The network was fitted once; its own error is not in the interval."
             diagnostics += (Diagnostic("one fit", 1.0, "caution", sentence),)
-        return Estimate("FQE", value, found, first, float(len(reading)), diagnostics=diagnostics)
+        details = {"regression": type(regression).__name__, "ends depend on time": steps.timed}
+        return Estimate("FQE", value, found, first, float(len(reading)), diagnostics=diagnostics, details=details)
+
+
+def fit_checks(
+    key_markov: Array, key_folds: Array, reading: Reading, regression: QFunction, steps: Steps, interval: Interval
+) -> tuple[Diagnostic, ...]:
+    """What can be asked of fitted values without the truth: the log itself, and whether the past matters."""
+    logged = logged_steps(reading, regression, steps.policy.shape[-1])
+    q, v = reading.once(("logged values", regression), lambda: cross_fitted(key_folds, regression, logged))
+    itself = log_itself_diagnostic(q[:, 0], reading, interval)
+    if isinstance(regression, TableQ):
+        return itself + past_matters(key_markov, regression, steps)
+    errors = np.where(reading.live, reading.reward + v[:, 1:] - q, 0.0)
+    return itself + residual_diagnostic(generator(key_markov), np.asarray(steps.inputs), reading, errors)
 
 
 @eqx.filter_jit
 def _refits(keys: Array, regression: QFunction, steps: Steps) -> Array:
-    """The value on logs drawn with replacement, one a key."""
+    """The value on logs drawn with replacement, one per key."""
     n = steps.reward.shape[0]
 
     def one(key: Array) -> Array:
@@ -315,12 +341,13 @@ def _refits(keys: Array, regression: QFunction, steps: Steps) -> Array:
 
 
 def past_matters(key: Array, regression: QFunction, steps: Steps) -> tuple[Diagnostic, ...]:
-    """Whether the observations are Markov, for tables; a function of features is not asked. Consumes `key`."""
+    """Whether the observations are Markov, for tables. Consumes `key`."""
     if not isinstance(regression, TableQ):
         return ()
     found = jax.tree.map(np.asarray, steps)
+    continues = found.continues & found.known
     return markov_diagnostic(
-        generator(key), found.inputs, found.action, found.reward.astype(float), found.live, found.continues
+        generator(key), found.inputs, found.action, found.reward.astype(float), found.live, continues
     )
 
 
@@ -328,7 +355,8 @@ def unseen_actions(regression: QFunction, steps: Steps) -> Diagnostic:
     """How much of what the policy would do was never tried in the same discrete observation."""
     live = steps.live.astype(float)
     if isinstance(regression, TableQ):
-        seen = regression.predict(regression.fit(steps, jnp.ones_like(live), live, None), steps.inputs)[:, :-1] > 0
+        prepared = regression.prepare(steps.inputs[:, :-1], steps.action, live, steps.policy.shape[-1])
+        seen = regression.predict(regression.fit(prepared, jnp.ones_like(live), None), steps.inputs)[:, :-1] > 0
     else:
         taken = jax.nn.one_hot(steps.action, steps.policy.shape[-1]) * live[..., None]
         seen = jnp.broadcast_to(taken.sum((0, 1)) > 0, taken.shape)

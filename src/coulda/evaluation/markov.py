@@ -8,13 +8,16 @@ those with different (o, a) one step earlier: the sum of squares between them, a
 import numpy as np
 from scipy import stats
 
-from coulda.evaluation.diagnostics import RARE, UNUSUAL
+from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
+from coulda.evaluation.reading import Reading
 
 PERMUTATIONS = 100
 """Enough for the mean and the variance of the statistic, to which a gamma distribution is matched."""
 MOST_STEPS = 20_000
 """Of the log's first episodes: a dependence that explains 1 % of the variance is found with far fewer."""
+RANDOM_FEATURES = 40
+"""Of (o, a) and the step before, to foresee errors with."""
 SMALL_SHARE = 0.01
 """Of the variance of what follows. Below it the correlation with the past is under 0.1: a reason for caution only."""
 
@@ -91,3 +94,58 @@ def _verdict(found: float, chance: np.ndarray, steps: int) -> Diagnostic:
     )
     certain = probability < RARE and share >= SMALL_SHARE
     return Diagnostic("markov", probability, "do not trust" if certain else "caution", sentence)
+
+
+def residual_diagnostic(
+    rng: np.random.Generator, inputs: np.ndarray, reading: Reading, errors: np.ndarray
+) -> tuple[Diagnostic, ...]:
+    """Whether held-out temporal differences of fitted values can be foreseen, for vectors of features.
+
+    Where the observation is the state and the regression can hold the values, nothing that was seen before tells of
+    them. They are regressed on random features of (o_t, a_t) and of the step before, in half of the episodes, and
+    predicted in the other half: their correlation with the prediction is then tested, episodes being independent.
+
+    Args:
+        rng: deals the halves and draws the features.
+        inputs: `[N, T + 1, d]`.
+        reading: of the log.
+        errors: δ_t of values that were fitted to other episodes, `[N, T]`, zero after the end.
+    """
+    later = reading.live[:, 1:].any(1)
+    if errors.shape[1] < 2 or later.sum() < 2 * FEW_EPISODES:
+        return ()
+    assert reading.action is not None
+    actions = np.eye(int(reading.action.max()) + 1)[reading.action]
+    seen = np.concatenate([_scaled(inputs[:, :-1], reading.live), actions], -1)
+    pair = np.concatenate([seen[:, 1:], seen[:, :-1]], -1)
+    waves = np.cos(
+        pair @ rng.normal(size=(pair.shape[-1], RANDOM_FEATURES)) + rng.uniform(0, 2 * np.pi, RANDOM_FEATURES)
+    )
+    basis = np.concatenate([pair, waves, np.ones((*pair.shape[:2], 1))], -1)
+    live, target = reading.live[:, 1:], errors[:, 1:]
+    half = rng.permutation(len(target)) % 2 == 0
+    products = np.zeros(len(target))
+    for train, test in ((half, ~half), (~half, half)):
+        x, y = basis[train][live[train]], target[train][live[train]]
+        weights = np.linalg.solve(x.T @ x + 1e-2 * len(x) * np.eye(x.shape[1]), x.T @ (y - y.mean()))
+        foreseen = np.where(live[test], basis[test] @ weights, 0.0)
+        products[test] = (foreseen * np.where(live[test], target[test] - y.mean(), 0.0)).sum(1)
+    error = products.std(ddof=1) / np.sqrt(len(products))
+    chance = float(stats.norm.sf(products.mean() / error)) if error > 0 else 1.0
+    share = max(0.0, float(products.sum() / max((target[live] ** 2).sum(), 1e-12)))
+    if chance >= UNUSUAL:
+        sentence = "What was seen before does not tell of the errors of the fitted values."
+        return (Diagnostic("residuals", chance, "trust", sentence),)
+    sentence = (
+        f"What was seen before explains {share:.1%} of the errors of the fitted values, which it would with "
+        f"probability {chance:.0e} if the observation were the state and the regression could hold its value."
+    )
+    certain = chance < RARE and share >= SMALL_SHARE
+    return (Diagnostic("residuals", chance, "do not trust" if certain else "caution", sentence),)
+
+
+def _scaled(inputs: np.ndarray, live: np.ndarray) -> np.ndarray:
+    """Features with mean 0 and scale 1 over the steps that were taken."""
+    taken = inputs[live]
+    spread = taken.std(0)
+    return (inputs - taken.mean(0)) / np.where(spread > 1e-6, spread, 1.0)

@@ -63,7 +63,7 @@ class Weighted:
     def relative(self) -> np.ndarray:
         """ρ of whole episodes divided by the largest, `[N]`: it survives where all are below what a number can hold."""
         last = self.log_cumulative[:, -1]
-        return np.exp(last - last.max())
+        return np.exp(last - last.max()) if np.isfinite(last.max()) else np.zeros(len(last))
 
     @cached_property
     def scaled(self) -> np.ndarray:
@@ -129,6 +129,16 @@ class Reading:
         if policy not in self._weighted:
             self._weighted[policy] = Weighted(self.taken[policy].astype(float) - self.log_prob, self.reward)
         return self._weighted[policy]
+
+    def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What several methods need of the log, made by the first that asks."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    @cached_property
+    def _made(self) -> dict[Hashable, Any]:
+        return {}
 
     @cached_property
     def _weighted(self) -> dict[str, Weighted]:

@@ -24,15 +24,15 @@ from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, collect
 from coulda.evaluation import Estimate, Interval, OnScenarios, Precision, compare, evaluate
 from coulda.evaluation.diagnostics import weight_diagnostics
-from coulda.evaluation.doubly_robust import FOLDS
 from coulda.evaluation.doubly_robust import statistics as robust_statistics
 from coulda.evaluation.estimate import VERDICTS, worst
-from coulda.evaluation.fitted_q import QFunction, Steps, default_regression, fit_values, seen_by, steps_of
+from coulda.evaluation.fitted_q import FOLDS, Steps, default_regression, fit_values, seen_by, steps_of
 from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.intervals import bca, bernstein, student
 from coulda.evaluation.model_checks import Shift, Shifts, shift
 from coulda.evaluation.reading import Weighted, over_log, read
+from coulda.evaluation.regressions import QFunction
 from coulda.hindsight import Exact, Prior
 from coulda.hindsight.source import fresh
 from coulda.policies import TabularPolicy
