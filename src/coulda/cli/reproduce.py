@@ -8,10 +8,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.presets import PresetName
+from coulda.errors import CouldaError
 from coulda.experiments.cost import expected_cost
-from coulda.experiments.reproduction import FIGURES, ingredients
+from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, ingredients
+from coulda.recipes.sokoban import SokobanName
 from coulda.studies import sepsis
-from coulda.trainer import use_all_cores
 
 Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
 
@@ -24,42 +26,42 @@ class Reproduce:
     stopped goes on where it was with the same command, and ends in the same numbers.
 
     models: the policy and the scenario model themselves, on levels that neither has seen.
-    evaluation: Figure 3, left: the error of CF-PE(t), MB-PE and importance sampling.
-    search: Figure 3, right: CF-GPS, GPS-like search, MB-PS and IMPALA.
+    evaluation: Figure 2, left: the error of CF-PE(t), MB-PE and importance sampling.
+    search: Figure 2, right: CF-GPS, GPS-like search, MB-PS and IMPALA.
     planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
     mismatch: Figure 4: the scenario model's prior against its posterior, in latent space.
     sepsis: the experiment of Oberst & Sontag (2019), in which counterfactuals mislead.
     """
 
     figure: Annotated[Figure, tyro.conf.Positional]
-    """Which."""
-    preset: Literal["smoke", "quick", "desktop", "paper"] = "quick"
-    """smoke: seconds, means nothing; quick: 7×7, one box, minutes; desktop: 8×8, two boxes, an hour a
-    figure; paper: its own sizes, for GPUs."""
-    world: Literal["7x7", "10x10"] | None = None
-    """Another world for the desktop: the smallest, or the paper's with networks that a desktop can train."""
+    """Which figure; all of them one after the other."""
+    preset: PresetName = "quick"
+    """How large: smoke takes seconds and means nothing, quick minutes, desktop an hour per figure; paper is for GPUs."""
+    world: SokobanName | None = None
+    """Where; by default the preset's own: 7x7 of smoke and quick, 8x8 of desktop, 10x10 of paper."""
     seed: int = 0
-    """Of everything that is drawn; an evaluation over several seeds goes on from it."""
+    """The seed of everything that is drawn; an evaluation over several seeds goes on from it."""
     folder: Path = Path("runs")
-    """Where everything goes: FOLDER/PRESET[-WORLD]."""
+    """The folder where everything goes: FOLDER/PRESET, and FOLDER/PRESET-WORLD in a world not its own."""
     progress: bool = True
     """Show how much of each stage is done, and how long the rest will take."""
 
     def run(self) -> None:
         """Make what is missing, and print the numbers."""
-        use_all_cores()
-        console = Console()
-        begin = ingredients(self.preset, self.world, self.seed)
-        folder = self.folder / (self.preset if self.world is None else f"{self.preset}-{self.world}")
+        if self.figure == "sepsis" and self.world is not None:
+            raise CouldaError(f"sepsis is a world of its own, and not {self.world}; leave out --world.")
+        console, sizes = Console(), ingredients(self.preset, self.world, self.seed)
+        own = sizes.world == OWN_WORLDS[self.preset]
+        folder = self.folder / (self.preset if own else f"{self.preset}-{sizes.world}")
         folder.mkdir(parents=True, exist_ok=True)
-        if self.preset == "paper":
-            console.print(expected_cost(begin))
-        wanted = [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]
-        for name in wanted:
+        if self.preset == "paper" and self.figure != "sepsis":
+            console.print(expected_cost(sizes))
+        for name in [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]:
             if name == "sepsis":
                 _sepsis(folder, self.preset)
             else:
-                found = FIGURES[name](begin, self.preset).run(folder, self.progress)
+                figure = FIGURES[name]
+                found = figure.reproduce(folder, figure.preset(sizes, self.preset), self.progress)
                 console.print(TABLES[name](found))
             console.print(f"written: {folder}/{name}.json")
 

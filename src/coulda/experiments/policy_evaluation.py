@@ -58,7 +58,7 @@ class EvaluationPreset:
     @property
     def steps(self) -> tuple[int, ...]:
         """The values of t."""
-        return tuple(round(part * self.ingredients.size.horizon) for part in self.parts_of_t)
+        return tuple(round(part * self.ingredients.sokoban.horizon) for part in self.parts_of_t)
 
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def one_seed(pipeline: Pipeline, first: Pipeline, preset: EvaluationPreset) -> l
 
     def counterfactual(t: int) -> dict[str, bytes]:
         source = Learned(model, networks[t][1]).given(t)
-        check = Malformed(sizes.size.boxes)
+        check = Malformed(sizes.sokoban.boxes)
         with pipeline.bar("episodes", len(log)) as advance:
             options: Any = {"num_scenarios": preset.num_scenarios, "malformed": check, "advance": advance}
             found = evaluate_policies(pipeline.key("scenarios"), model, policies, log, source, **options)

@@ -26,7 +26,7 @@ from coulda.experiments.policy_evaluation import FEWER_PARTS, Malformed, draw_er
 from coulda.experiments.policy_search import SearchPreset, Setting
 from coulda.hindsight.learned import Learned
 from coulda.pomdp import Policy
-from coulda.recipes.networks import PolicyRecipe, ScenarioRecipe
+from coulda.recipes import SMALLEST_POLICY, PolicyRecipe, ScenarioNetwork, ScenarioRecipe
 from coulda.report import Figure, Report, explore, provenance, save_report, summarize, tabulate, write_report
 from coulda.stages import Stages
 
@@ -59,7 +59,7 @@ class StoryPreset:
     @property
     def steps(self) -> tuple[int, ...]:
         """Values of t."""
-        return tuple(round(part * self.ingredients.size.horizon) for part in self.parts_of_t)
+        return tuple(round(part * self.ingredients.sokoban.horizon) for part in self.parts_of_t)
 
     @property
     def search(self) -> SearchPreset:
@@ -103,7 +103,7 @@ def evaluate(pipeline: Pipeline, preset: StoryPreset, policies: Any, log: Stored
     """Importance sampling, MB-PE and CF-PE(t) beside the truth."""
     model, truth = pipeline.environment("scenarios"), pipeline.environment("truth")
     sources = [Learned(model, network).given(t) for t in preset.steps]
-    key, check = pipeline.key("scenarios"), Malformed(preset.ingredients.size.boxes)
+    key, check = pipeline.key("scenarios"), Malformed(preset.ingredients.sokoban.boxes)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for name, policy in policies.items():
         weighted = weigh(policy, log)
@@ -179,8 +179,8 @@ _MARKS = {"trust": "[green]trust[/]", "caution": "[yellow]caution[/]", "do not t
 SMOKE = StoryPreset(
     Ingredients(
         "7x7",
-        PolicyRecipe(channels=4, units=8, updates=2, batch=4, levels=32),
-        ScenarioRecipe(1, 4, 2, updates=2, batch=4, levels=32, expert=True),
+        PolicyRecipe(SMALLEST_POLICY, updates=2, batch=4, levels=32),
+        ScenarioRecipe(ScenarioNetwork(1, 4, 2), updates=2, batch=4, levels=32, expert=True),
         logged=16,
         truth=16,
         evaluation_levels=0,
