@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(name: str, arguments: list[str]) -> None:
     try:
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
-        command = _parse(commands, f"coulda {name}", arguments)
+        command = parse(commands, f"coulda {name}", arguments)
         if name in COMPUTING:
             _use_all_cores()
         command.run()
@@ -68,8 +68,8 @@ def _run(name: str, arguments: list[str]) -> None:
         sys.exit(130)
 
 
-def _parse(commands: Any, prog: str, arguments: list[str]) -> Any:
-    """The command with its options; those that are not given are its preset's, where it has presets."""
+def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
+    """The command with its options; those that are not given are its preset's, where it has presets (`of`)."""
     if isinstance(commands, dict):
         return tyro.extras.subcommand_cli_from_dict(commands, prog=prog, args=arguments)
     if not hasattr(commands, "of"):

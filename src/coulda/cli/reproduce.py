@@ -12,7 +12,6 @@ from coulda.cli.presets import PresetName
 from coulda.errors import CouldaError
 from coulda.experiments.cost import expected_cost
 from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, ingredients
-from coulda.recipes.sokoban import SokobanName
 from coulda.studies import sepsis
 
 Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
@@ -36,9 +35,9 @@ class Reproduce:
     figure: Annotated[Figure, tyro.conf.Positional]
     """Which figure; all of them one after the other."""
     preset: PresetName = "quick"
-    """How large: smoke takes seconds and means nothing, quick minutes, desktop an hour per figure; paper is for GPUs."""
-    world: SokobanName | None = None
-    """Where; by default the preset's own: 7x7 of smoke and quick, 8x8 of desktop, 10x10 of paper."""
+    """How large: smoke means nothing, quick takes minutes, desktop an hour per figure, paper needs GPUs."""
+    world: str | None = None
+    """Where: 7x7, 8x8 or 10x10; by default 7x7 for smoke and quick, 8x8 for desktop, 10x10 for paper."""
     seed: int = 0
     """The seed of everything that is drawn; an evaluation over several seeds goes on from it."""
     folder: Path = Path("runs")

@@ -13,7 +13,7 @@ from coulda.cli.presets import PresetName
 from coulda.errors import CouldaError
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.running import Running
-from coulda.recipes.sokoban import SokobanName, SokobanWorld, draw_levels, find_sokoban, level_key
+from coulda.recipes.sokoban import SokobanWorld, draw_levels, find_sokoban, level_key
 from coulda.trainer import Trained
 
 
@@ -23,7 +23,7 @@ class TrainNetwork:
 
     preset: PresetName = "desktop"
     """How large: smoke means nothing, quick and desktop take minutes at 7x7, paper has its network and 10^6 updates."""
-    world: SokobanName = "7x7"
+    world: str = "7x7"
     """Where: 7x7 with one box, 8x8 with two, or 10x10 with three, the paper's."""
     seed: int = 0
     """The seed of everything that is drawn."""

@@ -14,7 +14,6 @@ from coulda.policies.conv_lstm import save_policy
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
 from coulda.recipes.running import Running
-from coulda.recipes.sokoban import SokobanName
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class TrainPolicy(TrainNetwork):
     """Whom to learn from: the exact solver."""
 
     @classmethod
-    def of(cls, world: SokobanName = "7x7", preset: PresetName = "desktop") -> "TrainPolicy":
+    def of(cls, world: str = "7x7", preset: PresetName = "desktop") -> "TrainPolicy":
         """The command of a preset in a world."""
         options = Running.of(preset, folder=Path("runs/policy"), resume=True)
         return cls(preset, world, running=options, recipe=POLICY_RECIPES[preset])

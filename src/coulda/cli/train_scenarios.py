@@ -14,7 +14,6 @@ from coulda.hindsight.conv_draw import save_scenario_model
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.running import Running
 from coulda.recipes.scenario_model import SCENARIO_RECIPES, ScenarioRecipe, quality, train_scenarios
-from coulda.recipes.sokoban import SokobanName
 from coulda.storage import replace_json
 
 
@@ -31,7 +30,7 @@ class TrainScenarios(TrainNetwork):
     """The network and its training."""
 
     @classmethod
-    def of(cls, world: SokobanName = "7x7", preset: PresetName = "desktop") -> "TrainScenarios":
+    def of(cls, world: str = "7x7", preset: PresetName = "desktop") -> "TrainScenarios":
         """The command of a preset in a world."""
         options = Running.of(preset, folder=Path("runs/scenarios"), resume=True)
         return cls(preset, world, running=options, recipe=SCENARIO_RECIPES[preset])

@@ -13,7 +13,7 @@ from coulda.experiments.policy_search import PLANNERS, SearchPreset, Setting, ev
 from coulda.recipes.imitation import POLICY_RECIPES
 from coulda.recipes.impala import ImpalaRecipe, impala_recipe
 from coulda.recipes.scenario_model import SCENARIO_RECIPES, ScenarioRecipe
-from coulda.recipes.sokoban import PolicyNetwork
+from coulda.recipes.sokoban import PolicyNetwork, find_sokoban
 
 OWN_WORLDS = {"smoke": "7x7", "quick": "7x7", "desktop": "8x8", "paper": "10x10"}
 """The world of each preset, where no other is asked for."""
@@ -24,8 +24,8 @@ def ingredients(preset: str, world: str | None = None, seed: int = 0) -> Ingredi
 
     "paper" has the appendices' networks, and their batch and learning rate of scenarios.
     """
-    world = world or OWN_WORLDS[preset]
-    scenarios = SCENARIO_RECIPES[preset]
+    world, scenarios = world or OWN_WORLDS[preset], SCENARIO_RECIPES[preset]
+    find_sokoban(world)  # refuses a name that is none
     if preset == "smoke":
         return Ingredients(world, POLICY_RECIPES["smoke"], scenarios, logged=32, truth=64, seed=seed)
     if preset == "quick":

@@ -40,7 +40,7 @@ class ImpalaRecipe:
     """What is learned, where, and how: everything that a resumed run must share with the one before it."""
 
     world: str = "7x7"
-    """Where: bandit, hidden-bit, tiger, sepsis, 7x7, 8x8, 10x10, or your own: file.py:function, which returns a World."""
+    """Where: bandit, hidden-bit, tiger, sepsis, 7x7, 8x8, 10x10, or your own: file.py:function, returning a World."""
     network: PolicyNetwork = field(default_factory=PolicyNetwork)
     """The architecture of the policy in PO-Sokoban."""
     width: int = 32

@@ -27,7 +27,7 @@ class SearchRecipe:
     """What is searched, where, and how. The scenarios make the method: prior is MB-PS, hindsight is CF-GPS."""
 
     world: str = "hidden-bit"
-    """Where: bandit, hidden-bit, tiger, sepsis, linear, or your own: file.py:function, which returns a World."""
+    """Where: bandit, hidden-bit, tiger, sepsis, linear, or your own: file.py:function, returning a World."""
     scenarios: Literal["prior", "first-observation", "hindsight"] = "hindsight"
     """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS."""
     updates: int = 200

@@ -8,7 +8,6 @@ and what measures the truth cannot overlap.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import numpy as np
@@ -20,8 +19,6 @@ from coulda.planners.solver import SolverPlanners, solver_planners
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import GumbelMaxChoice, Scenario
 from coulda.progress import Advance
-
-SokobanName = Literal["7x7", "8x8", "10x10"]
 
 
 @dataclass(frozen=True)
