@@ -8,7 +8,7 @@ IMPALA learns from as many episodes of the same environment, without a model.
 
 import shutil
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ from coulda.planners.mixture import ExpertSchedule
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.impala import ImpalaRecipe
-from coulda.recipes.running import Running
 from coulda.recipes.scenario_model import ScenarioRecipe
 from coulda.recipes.sokoban import PolicyNetwork, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
 from coulda.stages import Stages, read_result, work_folder, write_result
 from coulda.storage import replace_file, replace_json
+from coulda.trainer import TrainerConfig, train
 from coulda.trainer.logs import LOG, read_log
 
 METHODS = {"CF-GPS": None, "GPS-like": 1, "MB-PS": 0}
@@ -58,6 +58,11 @@ class Setting:
     def __str__(self) -> str:
         extras = [part for part, usual in ((self.weighting, "scenario"), (self.expert, "solver")) if part != usual]
         return ", ".join([self.method, *extras])
+
+    @property
+    def slug(self) -> str:
+        """Its name in the name of a stage."""
+        return str(self).replace(", ", "-").replace(" ", "-")
 
 
 def every_method(*weightings: str) -> tuple[Setting, ...]:
@@ -116,7 +121,11 @@ def reproduce(
     runs: list[dict[str, Any]] = []
     for seed in range(preset.seeds):
         for setting in preset.settings:
-            runs.append(one_run(pipeline, preset, setting, seed))
+            settings, inputs = depends_on(pipeline, preset, setting, seed)
+            make = partial(one_run, pipeline, preset, setting, seed, settings)
+            path = stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
+            found = msgspec.json.decode(read_result(path)["curve.json"])
+            runs.append({"setting": asdict(setting), "seed": seed, **found})
             write_summary(folder, preset, runs, stages.seconds())
     return {"final": summarize(runs), "runs": runs}
 
@@ -128,8 +137,10 @@ def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]]
     replace_file(folder / f"{preset.name}.svg", draw(runs).encode())
 
 
-def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:
-    """The curve of one seed: a stage, in which the policy is searched with its true solve rate along the way."""
+def depends_on(
+    pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int
+) -> tuple[dict[str, Any], dict[str, Path]]:
+    """All that a run depends on: its settings, and the artifacts that it reads."""
     inputs = {"levels": pipeline.levels("policy"), "truth": pipeline.levels("truth")}
     settings = {k: v for k, v in asdict(preset).items() if k not in ("ingredients", "settings", "seeds", "name")}
     settings |= {"setting": asdict(setting), "seed": seed}
@@ -139,23 +150,30 @@ def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: in
         inputs["model"], _ = pipeline.scenario_model()
     if setting.expert == "policy":
         inputs["expert"], _ = pipeline.policy()
+    return settings, inputs
 
-    def make(path: Path) -> None:
-        held_out = HeldOut(pipeline.environment("truth"), preset.evaluation_levels)
+
+def one_run(
+    pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int, settings: dict[str, Any], path: Path
+) -> None:
+    """Search with one seed, the true solve rate along the way, and write the curve to `path`."""
+    held_out, work = HeldOut(pipeline.environment("truth"), preset.evaluation_levels), work_folder(path)
+    training = make_training(pipeline, preset, setting, seed)
+    trained = train(
+        jax.random.key(seed),
+        training.step,
+        training.init(preset.first_policy(seed)),
+        TrainerConfig(preset.updates, log_every=20, checkpoint_every=preset.evaluate_every),
+        folder=work,
         # The same levels and noise each time: what changes is the policy.
-        solved = lambda _, state: held_out.solve_rate(jax.random.key(9), state.policy)
-        training, first = make_training(pipeline, preset, setting, seed), preset.first_policy(seed)
-        running = Running(work_folder(path), True, preset.evaluate_every, progress=pipeline.progress)
-        trained = running.train(jax.random.key(seed), training, first, preset.updates, None, solved)
-        if trained.status == "interrupted":
-            raise KeyboardInterrupt
-        found = curve(work_folder(path), preset.num_episodes)
-        write_result(path, settings, {"curve.json": msgspec.json.encode(found)})
-        shutil.rmtree(work_folder(path))
-
-    slug = str(setting).replace(", ", "-").replace(" ", "-")
-    path = pipeline.stages.make(f"search-{slug}-{seed}", settings, inputs, make)
-    return {"setting": asdict(setting), "seed": seed, **msgspec.json.decode(read_result(path)["curve.json"])}
+        evaluate=lambda _, state: held_out.solve_rate(jax.random.key(9), state.policy),
+        resume=True,
+        progress=pipeline.progress,
+    )
+    if trained.status == "interrupted":
+        raise KeyboardInterrupt
+    write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset.num_episodes))})
+    shutil.rmtree(work)
 
 
 def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> PolicySearch | Impala:
