@@ -6,6 +6,7 @@ A world of your own is a function without arguments that returns a `World`, name
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -106,8 +107,12 @@ WORLDS: dict[str, Callable[[], World]] = {
 """Worlds by name. Those of PO-Sokoban are in `coulda.recipes.sokoban`."""
 
 
+@cache
 def find_world(name: str) -> World:
-    """A world by its name, or the one of your own called `package.module:function` or `file.py:function`."""
+    """A world by its name, or the one of your own called `package.module:function` or `file.py:function`.
+
+    It is made once: planning an expert may take seconds.
+    """
     if name in WORLDS:
         return WORLDS[name]()
     if name in SOKOBAN_WORLDS:
