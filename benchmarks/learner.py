@@ -31,7 +31,7 @@ from coulda.learners import ActorCriticLoss, Impala, episodes_of
 from coulda.learners.impala import improve
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import Episode, batched
-from coulda.recipes.impala import RECIPES, ImpalaRecipe
+from coulda.recipes import ImpalaRecipe, PolicyNetwork, impala_recipe
 from coulda.trainer import use_all_cores
 
 TINY = "--tiny" in sys.argv
@@ -40,7 +40,13 @@ SIZES = (1, 4, 1, 8) if TINY else (3, 32, 2, 256)
 ARCHITECTURE = dict(zip(("layers", "channels", "ticks", "units"), SIZES, strict=True))
 STEPS, BATCH, REPEATS = (2, 4, 1) if TINY else (20, 64, 7)
 EPISODES = 4 if TINY else 32
-PAPER = replace(RECIPES["10x10"], **ARCHITECTURE, batch=EPISODES, levels=EPISODES if TINY else 10_000, max_staleness=1)
+PAPER = replace(
+    impala_recipe("10x10", "paper"),
+    network=PolicyNetwork(**ARCHITECTURE, focus=False),
+    batch=EPISODES,
+    levels=EPISODES if TINY else 10_000,
+    max_staleness=1,
+)
 UPDATES, WARM_UP = (2, 1) if TINY else (6, 2)
 
 

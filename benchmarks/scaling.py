@@ -63,16 +63,16 @@ def simulate(costs: Costs, actors: int, episodes: int, learner_cores: int = 1, s
     }
 
 
-def measure(preset: str, episodes: int, request: float, levels: int = 64) -> Costs:
-    """The costs of acting and learning with the network of an IMPALA preset; `request` is that of a message."""
+def measure(world: str, preset: str, episodes: int, request: float, levels: int = 64) -> Costs:
+    """The costs of acting and learning with IMPALA's network of a preset; `request` is that of a message."""
     import jax
 
     from coulda.executors import InProcess
     from coulda.learners import Impala
-    from coulda.recipes.impala import RECIPES, actors
+    from coulda.recipes.impala import actors, impala_recipe
     from coulda.storage import load_tree, save_tree
 
-    recipe = replace(RECIPES[preset], batch=episodes, levels=levels)
+    recipe = replace(impala_recipe(world, preset), batch=episodes, levels=levels)
     executor = InProcess(actors(asdict(recipe)))
     impala, policy = Impala(executor, recipe.optimizer, recipe.loss), recipe.first_policy()
     executor.publish(0, policy)
@@ -123,13 +123,13 @@ def draw(curves: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, len(curves), figsize=(5.5 * len(curves), 3.8), squeeze=False)
-    for axis, (preset, told) in zip(axes[0], curves.items(), strict=True):
+    for axis, (world, told) in zip(axes[0], curves.items(), strict=True):
         for cores in LEARNERS:
             rates = [told["simulated"][f"learner of {cores} cores"][str(n)]["steps a second"] for n in ACTORS]
             axis.loglog(ACTORS, rates, "o-", markersize=3, label=f"learner of {cores} core{'s' * (cores > 1)}")
         alone = told["costs"]["steps"] / told["costs"]["actor"]
         axis.loglog(ACTORS, [alone * n for n in ACTORS], "k:", label="actors alone")
-        axis.set(title=f"PO-Sokoban {preset}", xlabel="actors, one core each", ylabel="environment steps a second")
+        axis.set(title=f"PO-Sokoban {world}", xlabel="actors, one core each", ylabel="environment steps a second")
         axis.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -137,15 +137,15 @@ def draw(curves: dict[str, Any], path: Path) -> None:
 
 def main() -> dict[str, Any]:
     told, request = {}, request_cost()
-    for preset, episodes in (("7x7", 32), ("10x10", 4)):
-        costs = measure(preset, episodes, request)
+    for world, preset, episodes in (("7x7", "desktop", 32), ("10x10", "paper", 4)):
+        costs = measure(world, preset, episodes, request)
         simulated = {
             f"learner of {cores} cores": {str(n): simulate(costs, n, episodes, cores) for n in ACTORS}
             for cores in LEARNERS
         }
         saturation = {str(cores): saturated_by(costs, episodes, cores) for cores in LEARNERS}
-        told[preset] = {"episodes a batch": episodes, "costs": asdict(costs)}
-        told[preset] |= {"actors that saturate a learner, by its cores": saturation, "simulated": simulated}
+        told[world] = {"episodes a batch": episodes, "costs": asdict(costs)}
+        told[world] |= {"actors that saturate a learner, by its cores": saturation, "simulated": simulated}
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "scaling.json").write_text(json.dumps(told, indent=1) + "\n")
     draw(told, RESULTS / "scaling.png")

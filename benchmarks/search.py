@@ -16,17 +16,16 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from coulda.evaluation.history import taken_log_probs
 
 from benchmarks.harness import ROOT
-from coulda.evaluation.history import taken_log_probs
-from coulda.experiments.policy_search import adam, first_policy
-from coulda.experiments.reproduction import FIGURES, ingredients
+from coulda.experiments.policy_search import adam
+from coulda.experiments.reproduction import ingredients, search_preset
 from coulda.hindsight.learned import Learned
 from coulda.planners.mixture import ExpertSchedule
 from coulda.planners.problem import prepared
 from coulda.pomdp import Episode, batched
-from coulda.recipes.networks import first_scenario_model, solvers
-from coulda.recipes.sokoban import draw_levels, sokoban
+from coulda.recipes.sokoban import draw_levels, make_sokoban, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
 from coulda.search.objective import weighted_log_likelihood
 from coulda.trainer import sum_over_devices, use_all_cores
@@ -49,15 +48,15 @@ def measure(name: str) -> dict[str, Any]:
     """Milliseconds a part, updates a second, and the networks' share."""
     use_all_cores()
     preset_name, world, repeats = SIZES[name]
-    preset = FIGURES["search"](ingredients(preset_name, world, 0), preset_name).preset
-    size, key = preset.ingredients.size, jax.random.key(0)
-    environment = sokoban(draw_levels(key, size, "policy", 1000), size)
-    source = Learned(environment, first_scenario_model(key, preset.ingredients.scenarios))
+    preset = search_preset(ingredients(preset_name, world), preset_name)
+    sokoban, key = preset.ingredients.sokoban, jax.random.key(0)
+    environment = make_sokoban(draw_levels(key, sokoban, "policy", 1000), sokoban)
+    source = Learned(environment, preset.ingredients.scenarios.network.first_model(key))
     objective = ReturnWeightedRegression(preset.num_rollouts, 1.0, "scenario", True, preset.num_resampled)
-    planner = ExpertSchedule(solvers(size), preset.beta, preset.time_constant)
+    planner = ExpertSchedule(solvers(sokoban), preset.beta, preset.time_constant)
     optimizer = adam(preset.learning_rate)
     search = PolicySearch(environment, environment, source, optimizer, planner, objective, preset.num_episodes)
-    state = search.init(first_policy(preset, 0))
+    state = search.init(preset.first_policy(0))
     _, episodes = search.collect(key, state)
     scenarios = search.infer(key, state, episodes)
     ready = eqx.tree_at(lambda s: s.planner, search, prepared(search.planner, scenarios))

@@ -21,6 +21,8 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 if "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
     jax.config.update("jax_disable_most_optimizations", True)
 
+jax.devices()  # here and now: no test is given other devices by a command that ran before it
+
 hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 hypothesis.settings.load_profile("coulda")
 

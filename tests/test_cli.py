@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes."""
 
+import io
 import subprocess
 import sys
 
@@ -7,7 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from coulda.cli import COMMANDS, main
+from coulda.cli import COMMANDS, COMPUTING, main
+from coulda.environments.sokoban import generate, solve
+from coulda.environments.sokoban.game import KEYS, Game, environment_of, read_keys
 from coulda.experiments import alice
 
 
@@ -71,3 +74,52 @@ def test_alices_answer_is_the_closed_form():
     assert abs(story.counterfactual - (second + luck)) < 5 * story.standard_error
     assert abs(story.counterfactual - second) > 5 * story.standard_error  # the twin: fresh luck instead of hers
     np.testing.assert_allclose(story.before, 0.0, atol=0.05)
+
+
+@pytest.mark.parametrize("name", COMPUTING)
+def test_what_computes_is_a_command(name):
+    assert name in COMMANDS
+
+
+def test_commands_that_compute_have_all_cores():
+    program = """
+import os, jax
+from coulda.cli import main
+try:
+    main(["train", "--world", "nowhere"])
+except SystemExit:
+    assert jax.local_device_count() == len(os.sched_getaffinity(0)), jax.local_device_count()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "there is no world 'nowhere'" in result.stderr
+
+
+def test_a_level_is_played_to_its_end():
+    levels = generate(jax.random.key(0), 1, 7, 7, 1)
+    found = solve(levels, 1)
+    letters = {action: key for key, action in KEYS.items()}
+    moves = [letters[action] for action in found.actions[0, : found.length[0]].tolist()]
+    game = Game(environment_of(levels, 0.9, 3), levels, seed=0, masked=False)
+    game.press("h")
+    assert f"{len(moves)} moves to go" in game.screen().plain
+    for key in moves:
+        assert "solved!" not in game.screen().plain
+        assert game.press(key)
+    assert f"step {len(moves)}  score +11" in game.screen().plain
+    assert "solved!" in game.screen().plain
+    game.press("r")
+    assert "step 0  score +0" in game.screen().plain
+    assert not game.press("n")  # it was the last
+
+
+def test_a_masked_view_shows_less():
+    levels = generate(jax.random.key(0), 1, 7, 7, 1)
+    game = Game(environment_of(levels, 1.0, 3), levels, seed=0, masked=False)
+    full = game.screen().plain
+    game.press("m")
+    assert game.screen().plain.count("█") < full.count("█")
+
+
+def test_arrows_are_letters():
+    assert list(read_keys(io.StringIO("\x1b[A\x1b[Dw q"))) == ["w", "a", "w", " ", "q"]

@@ -202,7 +202,7 @@ def test_what_goes_wrong_in_a_worker_is_told_and_the_worker_goes_on():
 def test_a_search_whose_episodes_are_collected_elsewhere_is_the_same():
     world = find_world("bandit")
     search = PolicySearch(world.environment, world.model, world.hindsight, optax.sgd(0.1), num_episodes=6)
-    work = WorkSpec("coulda.cli.search:collection", {"world": "bandit", "episodes": 6, "pieces": 2})
+    work = WorkSpec("coulda.recipes.search:collect", {"world": "bandit", "episodes": 6, "batches": 2})
 
     def policy(search, updates=3):
         state = search.init(world.policy(jax.random.key(0)))
@@ -214,5 +214,5 @@ def test_a_search_whose_episodes_are_collected_elsewhere_is_the_same():
         found = [policy(replace(search, executor=executor)) for executor in (None, here, elsewhere)]
     assert_same_bits(found[0], found[1])
     assert_same_bits(found[0], found[2])
-    with pytest.raises(CouldaError, match="6 episodes cannot be collected in 4 equal pieces"):
-        WorkSpec(work.function, {**work.settings, "pieces": 4}).build()
+    with pytest.raises(CouldaError, match="6 episodes cannot be collected in 4 equal batches"):
+        WorkSpec(work.function, {**work.settings, "batches": 4}).build()

@@ -18,20 +18,30 @@ from coulda.errors import CouldaError
 from coulda.executors import InProcess
 from coulda.experiments import mismatch, policy_evaluation, policy_search
 from coulda.experiments.pipeline import Pipeline, training_log
-from coulda.experiments.reproduction import evaluation, ingredients, latent_mismatch, networks, search
+from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, evaluation_preset, ingredients, search_preset
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian, load_scenario_model, save_scenario_model
 from coulda.hindsight.learned import Learned
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
 from coulda.pomdp import rollout
+from coulda.recipes.held_out import HeldOut
 from coulda.recipes.impala import ImpalaRecipe, learn
-from coulda.recipes.networks import HeldOut, solvers
-from coulda.recipes.sokoban import POOLS, SIZES, check_disjoint, draw_levels, pool_of, sokoban
+from coulda.recipes.running import Running
+from coulda.recipes.sokoban import (
+    POOLS,
+    SMALLEST_POLICY,
+    SOKOBAN_WORLDS,
+    check_disjoint,
+    draw_levels,
+    make_sokoban,
+    pool_of,
+    solvers,
+)
 from coulda.stages import Stages, read_result, work_folder
 from coulda.storage import ArtifactError
 from coulda.trainer.logs import held_out_curve, read_log
 
-SIZE = SIZES["7x7"]
-SMOKE = ingredients("smoke", None, 0)
+WORLD = SOKOBAN_WORLDS["7x7"]
+SMOKE = ingredients("smoke")
 STAGES = ("policy", "truth", "scenario-model", "log", "importance")
 
 
@@ -39,15 +49,20 @@ STAGES = ("policy", "truth", "scenario-model", "log", "importance")
 def smoke(tmp_path_factory) -> Path:
     """A folder in which the evaluation was reproduced."""
     folder = tmp_path_factory.mktemp("smoke")
-    evaluation(SMOKE, "smoke").run(folder, False)
+    reproduce("evaluation", folder)
     return folder
+
+
+def reproduce(figure: str, folder: Path) -> dict:
+    """A figure at the smallest size."""
+    return FIGURES[figure].reproduce(folder, FIGURES[figure].preset(SMOKE, "smoke"), False)
 
 
 # Levels.
 
 
 def test_a_level_has_one_pool_whoever_draws_it():
-    pools = {pool: draw_levels(jax.random.key(i), SIZE, pool, 300) for i, pool in enumerate(POOLS)}
+    pools = {pool: draw_levels(jax.random.key(i), WORLD, pool, 300) for i, pool in enumerate(POOLS)}
     check_disjoint(pools)
     for pool, levels in pools.items():
         assert (pool_of(levels) == pool).all()
@@ -62,7 +77,7 @@ def test_pools_have_their_shares():
 
 
 def test_pools_that_share_a_level_are_refused():
-    levels = draw_levels(jax.random.key(0), SIZE, "log", 20)
+    levels = draw_levels(jax.random.key(0), WORLD, "log", 20)
     with pytest.raises(CouldaError, match="'log' and 'truth' share a level"):
         check_disjoint({"log": levels, "truth": levels[:1]})
 
@@ -85,15 +100,15 @@ def test_a_policy_comes_back_from_its_file(tmp_path):
 
 
 def test_the_solver_solves_what_it_plans_in():
-    levels = draw_levels(jax.random.key(0), SIZE, "truth", 32)
-    environment = sokoban(levels, SIZE)
+    levels = draw_levels(jax.random.key(0), WORLD, "truth", 32)
+    environment = make_sokoban(levels, WORLD)
     scenarios = jax.vmap(environment.scenario_prior.sample)(jax.random.split(jax.random.key(1), 32))
-    experts = solvers(SIZE)(scenarios)
+    experts = solvers(WORLD)(scenarios)
     run = lambda i, u: rollout(environment, experts(i), u)
     states = jax.jit(jax.vmap(run))(jnp.arange(32), scenarios).state
     solved = np.asarray(jax.vmap(environment.solved)(states[:, -1]))
-    moves = solve(np.asarray(scenarios.initial), SIZE.boxes).length
-    np.testing.assert_array_equal(solved, moves <= SIZE.horizon)  # shortest solutions, so all that fit are found
+    moves = solve(np.asarray(scenarios.initial), WORLD.boxes).length
+    np.testing.assert_array_equal(solved, moves <= WORLD.horizon)  # shortest solutions, so all that fit are found
 
 
 # Stages.
@@ -112,7 +127,7 @@ def test_the_evaluation_has_every_row_of_the_figure(smoke):
 
 def test_each_seed_has_a_scenario_model_and_a_log_of_its_own(smoke, tmp_path):
     shutil.copytree(smoke, tmp_path / "run")
-    preset = replace(evaluation(SMOKE, "smoke").preset, seeds=2, parts_of_t=(1.0,))
+    preset = replace(evaluation_preset(SMOKE, "smoke"), seeds=2, parts_of_t=(1.0,))
     found = policy_evaluation.reproduce(tmp_path / "run", preset, False)
     first = [row for row in found["estimates"] if row["seed"] == 0]
     whole = json.loads((smoke / "evaluation.json").read_text())
@@ -147,7 +162,7 @@ def test_means_and_intervals_over_seeds():
 def test_a_finished_run_is_not_run_again(smoke):
     numbers = lambda folder: json.loads((folder / "evaluation.json").read_text())["estimates"]
     before, made = numbers(smoke), {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").iterdir()}
-    evaluation(SMOKE, "smoke").run(smoke, False)
+    reproduce("evaluation", smoke)
     assert numbers(smoke) == before
     assert {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").iterdir()} == made
 
@@ -155,7 +170,7 @@ def test_a_finished_run_is_not_run_again(smoke):
 @pytest.mark.slow
 def test_a_second_run_has_the_same_numbers(smoke, tmp_path):
     numbers = lambda folder: json.loads((folder / "evaluation.json").read_text())["estimates"]
-    evaluation(SMOKE, "smoke").run(tmp_path, False)
+    reproduce("evaluation", tmp_path)
     assert numbers(tmp_path) == numbers(smoke)
 
 
@@ -172,10 +187,10 @@ def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
 
 @pytest.mark.parametrize("measured", [32, 0])
 def test_a_policy_by_impala_is_a_stage_too(tmp_path, measured):
-    recipe = ImpalaRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
+    recipe = ImpalaRecipe(network=SMALLEST_POLICY, updates=3, batch=4, levels=64, seed=5)
     pipeline = Pipeline(Stages(tmp_path), replace(SMOKE, policy=recipe, seed=5, evaluation_levels=measured), False)
     path, policy = pipeline.policy()
-    alone = learn(replace(recipe, seed=5), InProcess(replace(recipe, seed=5).work(pipeline.environment("policy"))), 0)
+    alone = learn(recipe, InProcess(recipe.work(pipeline.environment("policy"))), Running(evaluation_episodes=0))
     assert eqx.tree_equal(policy, alone.state.policy)
     assert [row["updates"] for row in held_out_curve(read_log(training_log(path)))] == ([3] if measured else [])
     assert not work_folder(path).exists()
@@ -219,9 +234,20 @@ def test_an_input_that_changes_makes_a_stage_anew(tmp_path):
 # The other figures.
 
 
+@pytest.mark.parametrize("preset", OWN_WORLDS)
+@pytest.mark.parametrize("world", SOKOBAN_WORLDS)
+def test_every_preset_has_its_sizes_in_every_world(preset, world):
+    sizes = ingredients(preset, world, seed=2)
+    for figure in FIGURES.values():
+        made = figure.preset(sizes, preset).ingredients
+        assert (made.world, made.seed) == (world, 2)
+        assert not isinstance(made.policy, ImpalaRecipe) or made.policy.world == world
+    assert ingredients(preset) == ingredients(preset, OWN_WORLDS[preset])
+
+
 @pytest.mark.slow
 def test_search_mismatch_and_models_are_reproduced_too(smoke):
-    found = search(SMOKE, "smoke").run(smoke, False)
+    found = reproduce("search", smoke)
     assert set(found["final"]) == {"CF-GPS", "IMPALA"}
     last = {
         name: [run["return"][-1] for run in found["runs"] if run["setting"]["method"] == name]
@@ -232,10 +258,10 @@ def test_search_mismatch_and_models_are_reproduced_too(smoke):
         assert row["return"]["seeds"] == last[name]
         assert row["return"]["low"] <= np.mean(last[name]) <= row["return"]["high"]
     assert "</svg>" in (smoke / "search.svg").read_text()
-    summary = latent_mismatch(SMOKE, "smoke").run(smoke, False)
+    summary = reproduce("mismatch", smoke)
     assert set(summary["t"]) == {"0", "1", "25"}
     assert "</svg>" in (smoke / "mismatch.svg").read_text()
-    found = networks(SMOKE, "smoke").run(smoke, False)
+    found = reproduce("models", smoke)
     assert [row["t"] for row in found["scenario model"]] == [0, 1, 5, 10, 15, 25]
     assert [row["updates"] for row in found["policy's curve"]] == [3]
     assert "</svg>" in (smoke / "models.svg").read_text()
@@ -243,13 +269,13 @@ def test_search_mismatch_and_models_are_reproduced_too(smoke):
 
 @pytest.mark.slow
 def test_the_solver_plans_in_inferred_levels_however_malformed(smoke):
-    preset = search(SMOKE, "smoke").preset
+    preset = search_preset(SMOKE, "smoke")
     pipeline = Pipeline(Stages(smoke / "stages"), SMOKE, False)
     environment = pipeline.environment("policy")
     # An untrained scenario model draws tiles at random: levels without an agent, with many, with any number of boxes.
     source = Learned(environment, ConvDRAW(jax.random.key(0), num_layers=1, channels=4, latents=2))
     made = policy_search.make_search(pipeline, environment, source, preset, policy_search.Setting("CF-GPS"))
-    updated, info = made.step(jax.random.key(2), made.init(policy_search.first_policy(preset, 0)))
+    updated, info = made.step(jax.random.key(2), made.init(preset.first_policy(0)))
     assert 0 <= info.objective.dead <= 1
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(updated.policy) if eqx.is_array(leaf))
 
@@ -281,7 +307,7 @@ def test_a_policy_that_does_nothing_solves_nothing():
             return carry, type(distribution)(logits=jnp.array([-jnp.inf] * 4 + [0.0])), value
 
     idle = Idle(jax.random.key(0), 7, 7, channels=4, units=4)
-    found = HeldOut.drawn(0, SIZE, 16).solve_rate(jax.random.key(0), idle)
+    found = HeldOut.drawn(0, WORLD, 16).solve_rate(jax.random.key(0), idle)
     assert found["held_out/solved"] == 0
     assert found["held_out/return"] == 0
 

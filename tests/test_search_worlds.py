@@ -1,26 +1,30 @@
 """Search on the project's small worlds and on a user's own, and from the command line."""
 
+from dataclasses import replace
+
 import jax
 import pytest
 
 from coulda.cli import main
-from coulda.cli.search import Search
 from coulda.environments.pendulum import Pendulum
 from coulda.errors import CouldaError
 from coulda.policies.trainable import FeedforwardPolicy
-from coulda.recipes.worlds import WORLDS, find_world
+from coulda.recipes import WORLDS, Running, SearchRecipe, find_world, search_policy, true_return
 from coulda.testing import check_policy, check_pomdp
 from coulda.trainer import checkpoint_steps
 from coulda.trainer.checkpoints import checkpoint_path
 from coulda.trainer.logs import read_log
 
 KEY = jax.random.key(7)
-QUICK = {"episodes": 4, "rollouts": 4, "evaluation_episodes": 200, "progress": False}
+QUICK = SearchRecipe(episodes=4, rollouts=4)
+BRIEF = Running(evaluation_episodes=200, progress=False)
 
 
-def searched(tmp_path, **options) -> list[dict]:
+def searched(tmp_path, evaluate_every, resume=False, **options) -> list[dict]:
     """The evaluations of a run, in order."""
-    Search(folder=tmp_path, **{**QUICK, **options}).run()
+    recipe = replace(QUICK, **options)
+    running = replace(BRIEF, folder=tmp_path, evaluate_every=evaluate_every, resume=resume)
+    search_policy(recipe, find_world(recipe.world), running)
     return [line for line in read_log(tmp_path / "log.jsonl") if "true_return" in line]
 
 
@@ -50,7 +54,7 @@ LEARNED = {
 @pytest.mark.parametrize("world", LEARNED)
 def test_a_world_is_learned_in_hindsight(tmp_path, world):
     made = find_world(world)
-    before = Search(evaluation_episodes=2000).evaluate(KEY, made, made.policy(KEY))
+    before = true_return(made, 2000)(KEY, made.policy(KEY))
     options = {"world": world, "episodes": 32, "rollouts": 10, "learning_rate": 0.1, **LEARNED[world]}
     evaluations = searched(tmp_path, updates=150, evaluate_every=150, **options)
     assert evaluations[-1]["low"] > before["high"]
@@ -86,6 +90,7 @@ def test_a_world_of_ones_own_is_named_by_its_module(capsys):
     ("arguments", "message"),
     [
         (["--world", "chess"], "there is no world 'chess'; the worlds are bandit"),
+        (["--world", "8x8"], "`coulda reproduce search --world 8x8`"),
         (["--world", f"{__name__}:nothing"], "has no 'nothing'"),
         (["--world", f"{__name__}:not_a_world"], "is a int, not a World"),
         (["--planner", "expert"], "world 'hidden-bit' has no expert; use --planner policy"),

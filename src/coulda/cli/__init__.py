@@ -7,11 +7,14 @@ imported only when the command is called, so that `coulda --help` is quick.
 import importlib
 import os
 import sys
+from contextlib import suppress
 from importlib.metadata import version
+from typing import Any
 
 import tyro
 from rich.console import Console
 
+from coulda.cli.presets import named
 from coulda.errors import CouldaError
 
 COMMANDS = {
@@ -27,6 +30,9 @@ COMMANDS = {
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
+
+COMPUTING = ("demo", "evaluate", "search", "train", "train-policy", "train-scenarios", "reproduce")
+"""Commands that compute, on all cores."""
 
 MISTAKES = (CouldaError, OSError, ImportError)
 """What a user can mend: shown as one line, without a traceback."""
@@ -48,11 +54,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(name: str, arguments: list[str]) -> None:
     try:
-        command = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
-        if isinstance(command, dict):
-            tyro.extras.subcommand_cli_from_dict(command, prog=f"coulda {name}", args=arguments).run()
-        else:
-            tyro.cli(command, prog=f"coulda {name}", args=arguments).run()
+        commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
+        command = parse(commands, f"coulda {name}", arguments)
+        if name in COMPUTING:
+            _use_all_cores()
+        command.run()
     except MISTAKES as error:
         if os.environ.get("COULDA_TRACEBACK"):
             raise
@@ -60,6 +66,23 @@ def _run(name: str, arguments: list[str]) -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted")
         sys.exit(130)
+
+
+def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
+    """The command with its options; those that are not given are its preset's, where it has presets (`of`)."""
+    if isinstance(commands, dict):
+        return tyro.extras.subcommand_cli_from_dict(commands, prog=prog, args=arguments)
+    if not hasattr(commands, "of"):
+        return tyro.cli(commands, prog=prog, args=arguments)
+    return tyro.cli(commands, prog=prog, args=arguments, default=commands.of(**named(prog, arguments)))
+
+
+def _use_all_cores() -> None:
+    from coulda.trainer import use_all_cores
+
+    # A program that used JAX before it called `main` keeps the devices that it has.
+    with suppress(CouldaError):
+        use_all_cores()
 
 
 def _help() -> str:

@@ -9,7 +9,6 @@ from rich.panel import Panel
 
 from coulda.experiments import story
 from coulda.report.page import FOLDER
-from coulda.trainer import use_all_cores
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,14 @@ class Demo:
     """
 
     out: Path = Path("report")
-    """Where everything goes, OUT/index.html above all."""
+    """The folder where everything goes, OUT/index.html above all."""
     smoke: bool = False
-    """So small that it takes seconds and means nothing."""
+    """Make everything so small that it takes seconds and means nothing."""
     progress: bool = True
     """Show how much of each stage is done, and how long the rest will take."""
 
     def run(self) -> None:
         """Tell the story, write the page."""
-        use_all_cores()
         console = Console()
         self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
         shutil.rmtree(self.out / FOLDER, ignore_errors=True)

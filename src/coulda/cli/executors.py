@@ -1,11 +1,28 @@
 """`--executor`: who works, for every command that has work to give out."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from coulda.errors import CouldaError
 from coulda.executors import Executor, InProcess, WorkSpec
 
 ExecutorName = Literal["in-process", "processes", "ray"]
+
+
+@dataclass(frozen=True)
+class Who:
+    """Who works."""
+
+    executor: ExecutorName = "in-process"
+    """Who collects episodes: this process, others on this machine, or Ray. All give the same run, bit for bit."""
+    workers: int = 2
+    """How many workers there are, elsewhere than in this process."""
+    address: str | None = None
+    """The address of a Ray cluster that runs already; by default one is started on this machine."""
+
+    def open(self, spec: WorkSpec) -> Executor:
+        """The executor for this work; close it."""
+        return open_executor(self.executor, spec, self.workers, self.address)
 
 
 def open_executor(name: ExecutorName, spec: WorkSpec, workers: int, address: str | None) -> Executor:

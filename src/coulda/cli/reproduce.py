@@ -8,10 +8,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.presets import PresetName
+from coulda.errors import CouldaError
 from coulda.experiments.cost import expected_cost
-from coulda.experiments.reproduction import FIGURES, ingredients
+from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, ingredients
 from coulda.studies import sepsis
-from coulda.trainer import use_all_cores
 
 Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
 
@@ -32,34 +33,34 @@ class Reproduce:
     """
 
     figure: Annotated[Figure, tyro.conf.Positional]
-    """Which."""
-    preset: Literal["smoke", "quick", "desktop", "paper"] = "quick"
-    """smoke: seconds, means nothing; quick: 7×7, one box, minutes; desktop: 8×8, two boxes, an hour a
-    figure; paper: its own sizes, for GPUs."""
-    world: Literal["7x7", "10x10"] | None = None
-    """Another world for the desktop: the smallest, or the paper's with networks that a desktop can train."""
+    """Which figure; all of them one after the other."""
+    preset: PresetName = "quick"
+    """How large: smoke means nothing, quick takes minutes, desktop an hour per figure, paper needs GPUs."""
+    world: str | None = None
+    """Where: 7x7, 8x8 or 10x10; by default 7x7 for smoke and quick, 8x8 for desktop, 10x10 for paper."""
     seed: int = 0
-    """Of everything that is drawn; an evaluation over several seeds goes on from it."""
+    """The seed of everything that is drawn; an evaluation over several seeds goes on from it."""
     folder: Path = Path("runs")
-    """Where everything goes: FOLDER/PRESET[-WORLD]."""
+    """The folder where everything goes: FOLDER/PRESET, and FOLDER/PRESET-WORLD in a world not its own."""
     progress: bool = True
     """Show how much of each stage is done, and how long the rest will take."""
 
     def run(self) -> None:
         """Make what is missing, and print the numbers."""
-        use_all_cores()
-        console = Console()
-        begin = ingredients(self.preset, self.world, self.seed)
-        folder = self.folder / (self.preset if self.world is None else f"{self.preset}-{self.world}")
+        if self.figure == "sepsis" and self.world is not None:
+            raise CouldaError(f"sepsis is a world of its own, and not {self.world}; leave out --world.")
+        console, sizes = Console(), ingredients(self.preset, self.world, self.seed)
+        own = sizes.world == OWN_WORLDS[self.preset]
+        folder = self.folder / (self.preset if own else f"{self.preset}-{sizes.world}")
         folder.mkdir(parents=True, exist_ok=True)
-        if self.preset == "paper":
-            console.print(expected_cost(begin))
-        wanted = [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]
-        for name in wanted:
+        if self.preset == "paper" and self.figure != "sepsis":
+            console.print(expected_cost(sizes))
+        for name in [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]:
             if name == "sepsis":
                 _sepsis(folder, self.preset)
             else:
-                found = FIGURES[name](begin, self.preset).run(folder, self.progress)
+                figure = FIGURES[name]
+                found = figure.reproduce(folder, figure.preset(sizes, self.preset), self.progress)
                 console.print(TABLES[name](found))
             console.print(f"written: {folder}/{name}.json")
 

@@ -9,37 +9,26 @@ from pathlib import Path
 from typing import Annotated
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from coulda.environments.sokoban import (
-    Sokoban,
-    UniformLevels,
     count_defects,
     drawing,
     generate,
     read_levels,
     read_pool,
     solve,
-    tiles,
     write_levels,
     write_pool,
 )
-from coulda.environments.sokoban.noise import TileNoise
+from coulda.environments.sokoban.game import Game, count_boxes, environment_of, read_keys, replay
 from coulda.environments.sokoban.solver import NODE_LIMIT, SOLVED, STATUS_NAMES
 from coulda.errors import CouldaError
-from coulda.pomdp import GumbelMaxChoice
 
 LevelsPath = Annotated[Path, tyro.conf.Positional]
-
-_KEYS = {"w": tiles.UP, "s": tiles.DOWN, "a": tiles.LEFT, "d": tiles.RIGHT, " ": tiles.NOOP}
-_ARROWS = {"\x1b[A": "w", "\x1b[B": "s", "\x1b[D": "a", "\x1b[C": "d"}
-_STYLES = ("on #f4f0e8", "#b04a3e on #b04a3e", "#b07a18 on #f4f0e8", "#366cbe on #f4f0e8", "#286838 on #f4f0e8", "", "")
-_GLYPHS = ("  ", "██", "▐▌", "◎ ", "☻ ", "▐▌", "☻ ")
 
 
 @dataclass(frozen=True)
@@ -49,18 +38,18 @@ class Play:
     levels: Path | None = None
     """A Boxoban file or a level pool; generated when not given."""
     seed: int = 0
-    """Of the generated levels and of the masking noise."""
+    """The seed of the generated levels and of the masking noise."""
     masked: bool = False
     """Begin with the masked view, as a policy sees the game."""
     mask_probability: float = 0.9
-    """Of a tile to be shown as empty."""
+    """The probability that a tile is shown as empty."""
     window: int = 3
-    """Side of the square round you that is never masked; 0 for none."""
+    """The side of the square round you that is never masked; 0 for none."""
 
     def run(self) -> None:
         """Play until q or the end of the input."""
         levels = generate(jax.random.key(self.seed), 100) if self.levels is None else _read(self.levels)
-        game = _Game(_environment(levels, self.mask_probability, self.window), levels, self.seed, self.masked)
+        game = Game(environment_of(levels, self.mask_probability, self.window), levels, self.seed, self.masked)
         console = Console()
         with _keyboard() as keys:
             console.print(game.screen())
@@ -79,15 +68,15 @@ class Generate:
     out: LevelsPath
     """A name that ends with .txt becomes a Boxoban file, any other a level pool."""
     n: int = 1000
-    """How many."""
+    """How many levels to generate."""
     seed: int = 0
-    """Of the generator."""
+    """The seed of the generator."""
     height: int = 10
-    """Rows, the border of walls included."""
+    """Rows of each level, the border of walls included."""
     width: int = 10
-    """Columns, the border of walls included."""
+    """Columns of each level, the border of walls included."""
     boxes: int = 3
-    """Boxes, and targets, in each."""
+    """Boxes, and targets, in each level."""
 
     def run(self) -> None:
         """Generate and write."""
@@ -113,7 +102,7 @@ class Solve:
     def run(self) -> None:
         """Solve and report."""
         levels = _read(self.levels)
-        num_boxes = _num_boxes(levels)
+        num_boxes = count_boxes(levels)
         with Console().status(f"solving {len(levels)} levels …"):
             found = solve(levels, num_boxes, self.node_limit)
         table = Table("", str(self.levels), title="solutions")
@@ -140,13 +129,13 @@ class Render:
     out: LevelsPath
     """A .gif is the whole episode, animated; a .png is six moments of it."""
     index: int = 0
-    """Which level."""
+    """The number of the level, from 0 on."""
     seed: int = 0
-    """Of the masking noise."""
+    """The seed of the masking noise."""
     mask_probability: float = 0.9
-    """Of a tile to be shown as empty."""
+    """The probability that a tile is shown as empty."""
     window: int = 3
-    """Side of the square round the agent that is never masked; 0 for none."""
+    """The side of the square round the agent that is never masked; 0 for none."""
 
     def run(self) -> None:
         """Solve, replay and draw."""
@@ -156,10 +145,10 @@ class Render:
         if self.out.suffix not in (".gif", ".png"):
             raise CouldaError(f"'{self.out}' must end with .gif or .png")
         level = levels[self.index]
-        environment = _environment(levels, self.mask_probability, self.window)
+        environment = environment_of(levels, self.mask_probability, self.window)
         found = solve(level[None], environment.num_boxes)
         actions = found.actions[0, : max(found.length[0], 0)]
-        states, observations = _episode(environment, level, actions, self.seed)
+        states, observations = replay(environment, level, actions, self.seed)
         captions = [f"t = {t + 1}" for t in range(len(states))]
         if self.out.suffix == ".gif":
             drawing.write_animation(self.out, states, observations, captions)
@@ -172,99 +161,8 @@ class Render:
 COMMANDS = {"play": Play, "generate": Generate, "solve": Solve, "render": Render}
 
 
-class _Game:
-    """What is on the screen while someone plays."""
-
-    def __init__(self, environment: Sokoban, levels: np.ndarray, seed: int, masked: bool):
-        self.environment, self.levels, self.masked = environment, levels, masked
-        self.noise = _noise(environment, seed)
-        self.level = 0
-        self.restart()
-
-    def restart(self) -> None:
-        self.state = self.environment.initial(jnp.asarray(self.levels[self.level]))
-        self.step, self.score, self.message = 0, 0.0, ""
-
-    def press(self, key: str) -> bool:
-        """Handle one key; False when the last level is over."""
-        self.message = ""
-        if key in _KEYS and not bool(self.environment.terminal(self.state)):
-            self.act(_KEYS[key])
-        elif key == "m":
-            self.masked = not self.masked
-        elif key == "r":
-            self.restart()
-        elif key == "h":
-            self.hint()
-        elif key == "n":
-            if self.level + 1 == len(self.levels):
-                return False
-            self.level += 1
-            self.restart()
-        return True
-
-    def act(self, action: int) -> None:
-        following = self.environment.transition(self.state, jnp.uint8(action), ())
-        self.score += float(self.environment.reward(self.state, jnp.uint8(action), following))
-        self.state, self.step = following, self.step + 1
-        if bool(self.environment.solved(following)):
-            self.message = "solved! n for the next level"
-
-    def hint(self) -> None:
-        found = solve(np.asarray(self.state)[None], self.environment.num_boxes)
-        if found.length[0] > 0:
-            self.message = f"{tiles.ACTION_NAMES[found.actions[0, 0]]}, {found.length[0]} moves to go"
-        else:
-            self.message = "no way from here; r to restart" if found.length[0] < 0 else "solved"
-
-    def screen(self) -> Text:
-        noise = self.noise.at(jnp.int32(self.step))
-        shown = self.environment.observe(self.state, noise) if self.masked else self.state
-        text = Text()
-        for row in np.asarray(shown):
-            for tile in row:
-                style = _STYLES[tile] or ("#366cbe" if tile == tiles.BOX_ON_TARGET else "#286838") + " on #a0bee8"
-                text.append(_GLYPHS[tile], style)
-            text.append("\n")
-        view = "masked" if self.masked else "full"
-        text.append(f"level {self.level}  step {self.step}  score {self.score:+.0f}  {view} view  {self.message}")
-        return text
-
-
 def _read(path: Path) -> np.ndarray:
     return read_pool(path) if path.is_dir() else read_levels(path)
-
-
-def _num_boxes(levels: np.ndarray) -> int:
-    return int(tiles.has_box(levels[0]).sum())
-
-
-def _environment(levels: np.ndarray, mask_probability: float, window: int) -> Sokoban:
-    _, height, width = levels.shape
-    return Sokoban(
-        levels=UniformLevels(levels),
-        action_mechanism=GumbelMaxChoice(tiles.NUM_ACTIONS),
-        height=height,
-        width=width,
-        num_boxes=_num_boxes(levels),
-        mask_probability=mask_probability,
-        window=window,
-    )
-
-
-def _noise(environment: Sokoban, seed: int) -> TileNoise:
-    bits = jax.random.bits(jax.random.key(seed), (2,), jnp.uint32)
-    return TileNoise(bits, environment.height, environment.width)
-
-
-def _episode(environment: Sokoban, level: np.ndarray, actions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """States and observations `[T + 1, height, width]` of a sequence of actions."""
-    noise = _noise(environment, seed)
-    states = [environment.initial(jnp.asarray(level))]
-    for action in actions:
-        states.append(environment.transition(states[-1], jnp.asarray(action), ()))
-    observations = [environment.observe(state, noise.at(jnp.int32(t))) for t, state in enumerate(states)]
-    return np.stack(states), np.stack(observations)
 
 
 def _solution_line(found, i: int) -> str:
@@ -276,7 +174,7 @@ def _solution_line(found, i: int) -> str:
 def _keyboard() -> Iterator[Iterator[str]]:
     """Keys as they are pressed, or the characters of the standard input when it is not a terminal."""
     if not sys.stdin.isatty():
-        yield _keys()
+        yield read_keys(sys.stdin)
         return
     import termios
     import tty
@@ -284,13 +182,6 @@ def _keyboard() -> Iterator[Iterator[str]]:
     settings = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
-        yield _keys()
+        yield read_keys(sys.stdin)
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
-
-
-def _keys() -> Iterator[str]:
-    while key := sys.stdin.read(1):
-        if key == "\x1b":
-            key = _ARROWS.get(key + sys.stdin.read(2), "")
-        yield key

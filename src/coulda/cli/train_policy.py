@@ -1,65 +1,49 @@
 """`coulda train-policy`: the quick way to a policy for PO-Sokoban, from the exact solver."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import tyro
-from rich.console import Console
+from tyro.conf import OmitArgPrefixes
 
+from coulda.cli.presets import PresetName
+from coulda.cli.train_network import TrainNetwork
 from coulda.policies.conv_lstm import save_policy
-from coulda.recipes.networks import HeldOut, PolicyRecipe, Running, level_key, train_policy
-from coulda.recipes.sokoban import SIZES, draw_levels
-from coulda.trainer import use_all_cores
+from coulda.recipes.held_out import HeldOut
+from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
+from coulda.recipes.running import Running
 
 
 @dataclass(frozen=True)
-class TrainPolicy:
+class TrainPolicy(TrainNetwork):
     """Train a conv-LSTM policy by DAgger: it acts, and an expert that sees the level says what it would have done.
 
-    The policy is written to FOLDER/policy, where `coulda.policies.conv_lstm.load_policy` reads it. Ctrl-C saves, and
-    the same command goes on.
+    The policy is written to FOLDER/policy, where `coulda.policies.conv_lstm.load_policy` reads it. What is not given is
+    what the preset has. Ctrl-C saves, and the same command goes on.
     """
 
+    recipe: OmitArgPrefixes[PolicyRecipe] = field(default_factory=PolicyRecipe)
+    """The network and its training."""
     expert: Annotated[Literal["solver"], tyro.conf.arg(name="from")] = "solver"
     """Whom to learn from: the exact solver."""
-    world: Literal["7x7", "8x8", "10x10"] = "7x7"
-    """7×7 with one box, 8×8 with two, or the paper's 10×10 with three."""
-    recipe: Annotated[PolicyRecipe, tyro.conf.arg(name="")] = field(default_factory=PolicyRecipe)
-    """The network and its training."""
-    folder: Path = Path("runs/policy")
-    """Where checkpoints, log.jsonl and the policy go."""
-    seed: int = 0
-    """Of everything that is drawn."""
-    evaluation_levels: int = 1000
-    """Held-out levels that measure the policy at every checkpoint."""
-    tensorboard: bool = False
-    """Also write TensorBoard events into the folder."""
-    progress: bool = True
-    """Show progress."""
+
+    @classmethod
+    def of(cls, world: str = "7x7", preset: PresetName = "desktop") -> "TrainPolicy":
+        """The command of a preset in a world."""
+        options = Running.of(preset, folder=Path("runs/policy"), resume=True)
+        return cls(preset, world, running=options, recipe=POLICY_RECIPES[preset])
 
     def run(self) -> None:
         """Train, measure, save."""
-        console, size, path = Console(), SIZES[self.world], self.folder / "policy"
-        if path.exists():
-            raise FileExistsError(f"{path} exists; name another --folder, or remove it")
-        use_all_cores()
-        with console.status("generating levels …"):
-            levels = draw_levels(level_key(self.seed), size, "policy", self.recipe.levels)
-        options = asdict(self)
-        running = Running(
-            **{name: options[name] for name in ("folder", "tensorboard", "progress", "evaluation_levels")}
-        )
-        policy, trained = train_policy(self.seed, size, levels, self.recipe, running)
-        if trained.status == "interrupted":
-            console.print(f"stopped after {trained.step} updates; the same command goes on from there")
-            return
-        found = HeldOut.drawn(self.seed + 2, size, self.evaluation_levels).solve_rate(jax.random.key(1), policy)
-        save_policy(path, policy)
-        console.print(
-            f"solves {float(found['held_out/solved']):.1%} of {self.evaluation_levels:,} held-out levels: {path}"
-        )
+        save = lambda path, state: save_policy(path, state.policy)
+        self.make("policy", "policy", self.recipe, train_policy, self.measure, save)
+
+    def measure(self, state: Any, held_out: HeldOut) -> str:
+        """The share of held-out levels that it solves."""
+        found = held_out.solve_rate(jax.random.key(1), state.policy)
+        return f"solves {float(found['held_out/solved']):.1%} of {held_out.episodes:,} held-out levels"
 
 
 COMMANDS = TrainPolicy

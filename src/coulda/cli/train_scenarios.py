@@ -1,73 +1,57 @@
 """`coulda train-scenarios`: a scenario model p(U | h_t) of PO-Sokoban, and how good it is."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
 import jax
-import tyro
-from rich.console import Console
 from rich.table import Table
+from tyro.conf import OmitArgPrefixes
 
+from coulda.cli.presets import PresetName
+from coulda.cli.train_network import TrainNetwork
 from coulda.hindsight.conv_draw import save_scenario_model
-from coulda.recipes.networks import HeldOut, Running, ScenarioRecipe, level_key, quality, train_scenarios
-from coulda.recipes.sokoban import SIZES, draw_levels
+from coulda.recipes.held_out import HeldOut
+from coulda.recipes.running import Running
+from coulda.recipes.scenario_model import SCENARIO_RECIPES, ScenarioRecipe, quality, train_scenarios
 from coulda.storage import replace_json
-from coulda.trainer import use_all_cores
 
 
 @dataclass(frozen=True)
-class TrainScenarios:
+class TrainScenarios(TrainNetwork):
     """Train a conv-DRAW of levels given histories, on privileged pairs (u, h_t), and measure it on held-out levels.
 
     The network is written to FOLDER/scenario-model, where `coulda.hindsight.conv_draw.load_scenario_model` reads it,
-    and its quality to FOLDER/quality.json. Ctrl-C saves, and the same command goes on.
+    and its quality to FOLDER/quality.json. What is not given is what the preset has. Ctrl-C saves, and the same command
+    goes on.
     """
 
-    world: Literal["7x7", "8x8", "10x10"] = "7x7"
-    """7×7 with one box, 8×8 with two, or the paper's 10×10 with three."""
-    recipe: Annotated[ScenarioRecipe, tyro.conf.arg(name="")] = field(default_factory=ScenarioRecipe)
+    recipe: OmitArgPrefixes[ScenarioRecipe] = field(default_factory=ScenarioRecipe)
     """The network and its training."""
-    folder: Path = Path("runs/scenarios")
-    """Where checkpoints, log.jsonl and the network go."""
-    seed: int = 0
-    """Of everything that is drawn."""
-    evaluation_levels: int = 1000
-    """Held-out levels that measure the network."""
-    tensorboard: bool = False
-    """Also write TensorBoard events into the folder."""
-    progress: bool = True
-    """Show progress."""
+
+    @classmethod
+    def of(cls, world: str = "7x7", preset: PresetName = "desktop") -> "TrainScenarios":
+        """The command of a preset in a world."""
+        options = Running.of(preset, folder=Path("runs/scenarios"), resume=True)
+        return cls(preset, world, running=options, recipe=SCENARIO_RECIPES[preset])
 
     def run(self) -> None:
         """Train, measure, save."""
-        console, size, path = Console(), SIZES[self.world], self.folder / "scenario-model"
-        if path.exists():
-            raise FileExistsError(f"{path} exists; name another --folder, or remove it")
-        use_all_cores()
-        with console.status("generating levels …"):
-            levels = draw_levels(level_key(self.seed), size, "scenarios", self.recipe.levels)
-        options = asdict(self)
-        running = Running(
-            **{name: options[name] for name in ("folder", "tensorboard", "progress", "evaluation_levels")}
-        )
-        network, trained = train_scenarios(self.seed, size, levels, self.recipe, running)
-        if trained.status == "interrupted":
-            console.print(f"stopped after {trained.step} updates; the same command goes on from there")
-            return
-        horizon = size.horizon
-        steps = (0, 1, horizon // 5, 2 * horizon // 5, 3 * horizon // 5, 4 * horizon // 5, horizon)
-        steps = steps if self.recipe.steps is None else (self.recipe.steps,)
-        held_out = HeldOut.drawn(self.seed + 2, size, self.evaluation_levels)
-        rows = quality(jax.random.key(1), network, held_out, steps)
-        save_scenario_model(path, network)
-        replace_json(self.folder / "quality.json", rows)
+        save = lambda path, state: save_scenario_model(path, state.network)
+        self.make("scenario-model", "scenarios", self.recipe, train_scenarios, self.measure, save)
+
+    def measure(self, state: Any, held_out: HeldOut) -> Table:
+        """What it draws for several t, or for its own; also written down."""
+        horizon, own = held_out.environment.horizon, self.recipe.steps
+        steps = (0, 1, *(part * horizon // 5 for part in range(1, 6))) if own is None else (own,)
+        rows = quality(jax.random.key(1), state.network, held_out, steps)
+        assert self.running.folder is not None
+        replace_json(self.running.folder / "quality.json", rows)
         columns = ("t", "elbo", "reconstruction", "divergence", "tiles wrong", "exact", "well-formed", "solvable")
-        table = Table(*columns, title=f"{self.evaluation_levels:,} held-out levels")
+        table = Table(*columns, title=f"{held_out.episodes:,} held-out levels")
         for row in rows:
             table.add_row(str(row["t"]), *(f"{row[name]:.3f}" for name in columns[1:]))
-        console.print(table)
-        console.print(f"written: {path}")
+        return table
 
 
 COMMANDS = TrainScenarios

@@ -43,7 +43,7 @@ class MismatchPreset:
     @property
     def steps(self) -> tuple[int, ...]:
         """The unconditional, the filtering and the smoothing model."""
-        return 0, 1, self.ingredients.size.horizon
+        return 0, 1, self.ingredients.sokoban.horizon
 
 
 class Latents(eqx.Module):

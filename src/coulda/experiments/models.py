@@ -12,7 +12,8 @@ import msgspec
 from coulda.drawing import as_svg
 from coulda.experiments.pipeline import Ingredients, Pipeline, training_log
 from coulda.extras import require
-from coulda.recipes.networks import HeldOut, quality
+from coulda.recipes.held_out import HeldOut
+from coulda.recipes.scenario_model import quality
 from coulda.stages import Stages
 from coulda.storage import replace_file, replace_json
 from coulda.trainer.logs import held_out_curve, read_log
@@ -26,11 +27,12 @@ class ModelsPreset:
 
     ingredients: Ingredients = field(default_factory=Ingredients)
     episodes: int = 2000
+    """Held-out episodes that measure both networks."""
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The values of t: nothing, the first observation, and parts of the episode."""
-        return 0, 1, *(round(part * self.ingredients.size.horizon) for part in PARTS_OF_T)
+        return 0, 1, *(round(part * self.ingredients.sokoban.horizon) for part in PARTS_OF_T)
 
 
 def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,17 +19,21 @@ from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scena
 from coulda.policies import UniformPolicy
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
 from coulda.progress import Advance, bar
+from coulda.recipes.imitation import PolicyRecipe, train_policy
 from coulda.recipes.impala import ImpalaRecipe, learn
-from coulda.recipes.networks import (
-    PolicyRecipe,
-    Running,
-    ScenarioRecipe,
+from coulda.recipes.running import Running
+from coulda.recipes.scenario_model import ScenarioRecipe, train_scenarios
+from coulda.recipes.sokoban import (
+    POOLS,
+    SokobanWorld,
+    check_disjoint,
+    draw_levels,
+    find_sokoban,
     level_key,
-    train_policy,
-    train_scenarios,
+    make_sokoban,
 )
-from coulda.recipes.sokoban import POOLS, SokobanWorld, check_disjoint, draw_levels, find_size, sokoban
 from coulda.stages import Stages, work_folder
+from coulda.trainer import Trained
 from coulda.trainer.logs import LOG
 
 
@@ -39,6 +42,7 @@ class Ingredients:
     """Sizes of the stages that experiments share."""
 
     world: str = "7x7"
+    """The name of a world of PO-Sokoban."""
     policy: PolicyRecipe | ImpalaRecipe = field(default_factory=PolicyRecipe)
     """From the solver, which is quick in small worlds; or by IMPALA, as in the paper, with world and seed from here."""
     scenarios: ScenarioRecipe = field(default_factory=ScenarioRecipe)
@@ -49,11 +53,12 @@ class Ingredients:
     evaluation_levels: int = 1000
     """Held-out levels that measure networks while they are trained; 0 measures nothing, and compiles less."""
     seed: int = 0
+    """The seed of everything that is drawn."""
 
     @property
-    def size(self) -> SokobanWorld:
-        """Of the world."""
-        return find_size(self.world)
+    def sokoban(self) -> SokobanWorld:
+        """The world of that name."""
+        return find_sokoban(self.world)
 
 
 class Pipeline:
@@ -77,18 +82,18 @@ class Pipeline:
             "log": sizes.logged,
             "truth": sizes.truth,
         }[pool]
-        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "pool": pool, "share": POOLS, "levels": count}
+        settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "pool": pool, "share": POOLS, "levels": count}
 
         def make(path: Path) -> None:
             with self.bar("levels", count) as advance:
-                levels = draw_levels(level_key(sizes.seed), sizes.size, pool, count, advance)
+                levels = draw_levels(level_key(sizes.seed), sizes.sokoban, pool, count, advance)
             write_pool(path, levels)
 
         return self.stages.make(f"levels-{pool}", settings, {}, make)
 
     def environment(self, pool: str) -> Sokoban:
         """The world with the levels of one pool."""
-        return sokoban(read_pool(self.levels(pool)), self.sizes.size)
+        return make_sokoban(read_pool(self.levels(pool)), self.sizes.sokoban)
 
     def check_levels(self, others: Mapping[str, Path] = MappingProxyType({})) -> None:
         """Refuse to go on if two pools share a level; `others` are used in the place of its own."""
@@ -97,18 +102,15 @@ class Pipeline:
     def policy(self) -> tuple[Path, ConvLSTMPolicy]:
         """The policy that is evaluated, and that planners may have for an expert."""
         sizes, levels = self.sizes, self.levels("policy")
-        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "recipe": asdict(sizes.policy)}
+        settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "recipe": asdict(sizes.policy)}
 
         def make(path: Path) -> None:
-            running = self._running(path)
             if isinstance(sizes.policy, ImpalaRecipe):
-                recipe = replace(sizes.policy, preset=sizes.world, seed=sizes.seed)
-                executor = InProcess(recipe.work(sokoban(read_pool(levels), sizes.size)))
-                options: Any = {"folder": running.folder, "resume": True, "progress": running.progress}
-                trained = learn(recipe, executor, running.evaluation_levels, running.checkpoint_every, **options)
+                recipe = replace(sizes.policy, world=sizes.world, seed=sizes.seed)
+                trained = learn(recipe, InProcess(recipe.work(self.environment("policy"))), self._running(path))
             else:
-                _, trained = train_policy(sizes.seed, sizes.size, read_pool(levels), sizes.policy, running)
-            self._check_finished(path, trained.status)
+                trained = train_policy(sizes.seed, sizes.sokoban, read_pool(levels), sizes.policy, self._running(path))
+            self._check_finished(path, trained)
             save_policy(path, trained.state.policy)
             _keep_log(path)
 
@@ -118,13 +120,12 @@ class Pipeline:
     def scenario_model(self, recipe: ScenarioRecipe | None = None) -> tuple[Path, ConvDRAW]:
         """p(U | h_t), trained on privileged pairs."""
         sizes, levels, recipe = self.sizes, self.levels("scenarios"), recipe or self.sizes.scenarios
-        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "recipe": asdict(recipe)}
+        settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "recipe": asdict(recipe)}
 
         def make(path: Path) -> None:
-            running = self._running(path)
-            network, trained = train_scenarios(sizes.seed, sizes.size, read_pool(levels), recipe, running)
-            self._check_finished(path, trained.status)
-            save_scenario_model(path, network)
+            trained = train_scenarios(sizes.seed, sizes.sokoban, read_pool(levels), recipe, self._running(path))
+            self._check_finished(path, trained)
+            save_scenario_model(path, trained.state.network)
             _keep_log(path)
 
         path = self.stages.make("scenario-model", settings, {"levels": levels}, make)
@@ -133,7 +134,7 @@ class Pipeline:
     def log(self) -> tuple[Path, StoredLog]:
         """Episodes of the uniform policy."""
         sizes, levels = self.sizes, self.levels("log")
-        settings = {"seed": sizes.seed, "size": asdict(sizes.size), "episodes": sizes.logged}
+        settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "episodes": sizes.logged}
 
         def make(path: Path) -> None:
             environment = self.environment("log")
@@ -153,10 +154,11 @@ class Pipeline:
         return jax.random.fold_in(jax.random.key(self.sizes.seed), np.uint32(sum(map(ord, use)) + 1000))
 
     def _running(self, path: Path) -> Running:
-        return Running(work_folder(path), progress=self.progress, evaluation_levels=self.sizes.evaluation_levels)
+        episodes = self.sizes.evaluation_levels
+        return Running(work_folder(path), resume=True, evaluation_episodes=episodes, progress=self.progress)
 
-    def _check_finished(self, path: Path, status: str) -> None:
-        if status == "interrupted":
+    def _check_finished(self, path: Path, trained: Trained) -> None:
+        if trained.status == "interrupted":
             self.stages.console.print(f"saved in {work_folder(path)}; the same command goes on from there")
             raise KeyboardInterrupt
 

@@ -52,7 +52,7 @@ class EvaluationPreset:
     @property
     def steps(self) -> tuple[int, ...]:
         """The values of t."""
-        return tuple(round(part * self.ingredients.size.horizon) for part in self.parts_of_t)
+        return tuple(round(part * self.ingredients.sokoban.horizon) for part in self.parts_of_t)
 
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:

@@ -8,7 +8,7 @@ IMPALA learns from as many episodes of the same environment, without a model.
 
 import shutil
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import jax
 import msgspec
 import numpy as np
 import optax
-from jax import Array
 from rich.console import Console
 
 from coulda.drawing import as_svg
@@ -26,15 +25,15 @@ from coulda.executors import InProcess
 from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.extras import require
 from coulda.hindsight import ScenarioSource
-from coulda.hindsight.conv_draw import load_scenario_model
 from coulda.hindsight.learned import Learned
 from coulda.learners import Impala, episodes_of
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
 from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.recipes.held_out import HeldOut
 from coulda.recipes.impala import ImpalaRecipe
-from coulda.recipes.networks import HeldOut, ScenarioRecipe, solvers
-from coulda.recipes.sokoban import sokoban_policy
+from coulda.recipes.scenario_model import ScenarioRecipe
+from coulda.recipes.sokoban import PolicyNetwork, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
 from coulda.stages import Stages, read_result, work_folder, write_result
 from coulda.storage import replace_file, replace_json
@@ -60,6 +59,11 @@ class Setting:
         extras = [part for part, usual in ((self.weighting, "scenario"), (self.expert, "solver")) if part != usual]
         return ", ".join([self.method, *extras])
 
+    @property
+    def slug(self) -> str:
+        """Its name in the name of a stage."""
+        return str(self).replace(", ", "-").replace(" ", "-")
+
 
 def every_method(*weightings: str) -> tuple[Setting, ...]:
     """The curves of the figure: every method with these weightings, and IMPALA, which has none."""
@@ -76,27 +80,35 @@ class SearchPreset:
 
     ingredients: Ingredients = field(default_factory=lambda: Ingredients(scenarios=ScenarioRecipe(expert=True)))
     settings: tuple[Setting, ...] = every_method(*WEIGHTINGS)
+    """The curves."""
     name: str = "search"
-    """Of the files that it writes."""
+    """The name of the files that it writes."""
     seeds: int = 3
+    """Runs of each setting."""
     updates: int = 700
+    """Policy updates per run."""
     evaluate_every: int = 100
+    """Updates between evaluations, and checkpoints."""
     evaluation_levels: int = 1000
+    """Held-out levels per evaluation."""
     num_episodes: int = 16
-    """Logged an update; a scenario is inferred from each."""
+    """Logged episodes per update; a scenario is inferred from each."""
     num_rollouts: int = 10
-    """Of the planner in each scenario."""
+    """Trajectories of the planner in each scenario."""
     num_resampled: int = 32
-    """Of all trajectories of an update, by weight; the gradient is taken on them."""
+    """How many of all trajectories of an update are drawn, by weight; the gradient is taken on them."""
     beta: float = 0.5
     """The expert's share in the planner at first."""
     time_constant: float = 5000.0
-    """Of its decay, in episodes (paper: 10^5)."""
+    """The time constant of beta's decay, in episodes (paper: 10^5)."""
     learning_rate: float = 5e-3
-    layers: int = 1
-    channels: int = 16
-    focus: bool = True
-    """As in `PolicyRecipe`."""
+    """The learning rate of Adam."""
+    network: PolicyNetwork = field(default_factory=PolicyNetwork)
+    """The policy's architecture."""
+
+    def first_policy(self, seed: int) -> ConvLSTMPolicy:
+        """π^0."""
+        return self.network.first_policy(jax.random.key(seed), self.ingredients.sokoban)
 
 
 def reproduce(
@@ -109,7 +121,11 @@ def reproduce(
     runs: list[dict[str, Any]] = []
     for seed in range(preset.seeds):
         for setting in preset.settings:
-            runs.append(one_run(pipeline, preset, setting, seed))
+            settings, inputs = depends_on(pipeline, preset, setting, seed)
+            make = partial(one_run, pipeline, preset, setting, seed, settings)
+            path = stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
+            found = msgspec.json.decode(read_result(path)["curve.json"])
+            runs.append({"setting": asdict(setting), "seed": seed, **found})
             write_summary(folder, preset, runs, stages.seconds())
     return {"final": summarize(runs), "runs": runs}
 
@@ -121,45 +137,63 @@ def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]]
     replace_file(folder / f"{preset.name}.svg", draw(runs).encode())
 
 
-def one_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:
-    """The curve of one seed: a stage."""
+def depends_on(
+    pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int
+) -> tuple[dict[str, Any], dict[str, Path]]:
+    """All that a run depends on: its settings, and the artifacts that it reads."""
     inputs = {"levels": pipeline.levels("policy"), "truth": pipeline.levels("truth")}
-    settings: dict[str, Any] = {}
+    settings = {k: v for k, v in asdict(preset).items() if k not in ("ingredients", "settings", "seeds", "name")}
+    settings |= {"setting": asdict(setting), "seed": seed}
     if setting.method == "IMPALA":
         settings["loss"] = asdict(ImpalaRecipe().loss)
     else:
         inputs["model"], _ = pipeline.scenario_model()
     if setting.expert == "policy":
         inputs["expert"], _ = pipeline.policy()
-    settings |= {k: v for k, v in asdict(preset).items() if k not in ("ingredients", "settings", "seeds", "name")}
-    settings |= {"setting": asdict(setting), "seed": seed}
+    return settings, inputs
 
-    def make(path: Path) -> None:
-        environment = pipeline.environment("policy")
-        work = work_folder(path)
-        if setting.method == "IMPALA":
-            training = impala(environment, preset, seed)
-        else:
-            steps, source = METHODS[setting.method], Learned(environment, load_scenario_model(inputs["model"]))
-            source = source if steps is None else source.given(steps)
-            training = make_search(pipeline, environment, source, preset, setting)
-        learn(training, pipeline.environment("truth"), preset, seed, work, pipeline.progress)
-        write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset))})
-        shutil.rmtree(work)
 
-    slug = str(setting).replace(", ", "-").replace(" ", "-")
-    path = pipeline.stages.make(f"search-{slug}-{seed}", settings, inputs, make)
-    found = msgspec.json.decode(read_result(path)["curve.json"])
-    return {"setting": asdict(setting), "seed": seed, **found}
+def one_run(
+    pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int, settings: dict[str, Any], path: Path
+) -> None:
+    """Search with one seed, the true solve rate along the way, and write the curve to `path`."""
+    held_out, work = HeldOut(pipeline.environment("truth"), preset.evaluation_levels), work_folder(path)
+    training = make_training(pipeline, preset, setting, seed)
+    trained = train(
+        jax.random.key(seed),
+        training.step,
+        training.init(preset.first_policy(seed)),
+        TrainerConfig(preset.updates, log_every=20, checkpoint_every=preset.evaluate_every),
+        folder=work,
+        # The same levels and noise each time: what changes is the policy.
+        evaluate=lambda _, state: held_out.solve_rate(jax.random.key(9), state.policy),
+        resume=True,
+        progress=pipeline.progress,
+    )
+    if trained.status == "interrupted":
+        raise KeyboardInterrupt
+    write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset.num_episodes))})
+    shutil.rmtree(work)
+
+
+def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> PolicySearch | Impala:
+    """The search of one setting, or IMPALA on as many episodes per update."""
+    environment = pipeline.environment("policy")
+    if setting.method == "IMPALA":
+        work = episodes_of(environment, preset.first_policy(seed), batch=preset.num_episodes, seed=seed)
+        return Impala(InProcess(work), adam(preset.learning_rate), ImpalaRecipe().loss)
+    steps, source = METHODS[setting.method], Learned(environment, pipeline.scenario_model()[1])
+    source = source if steps is None else source.given(steps)
+    return make_search(pipeline, environment, source, preset, setting)
 
 
 def make_search(
     pipeline: Pipeline, environment: Sokoban, source: ScenarioSource, preset: SearchPreset, setting: Setting
 ) -> PolicySearch:
-    """The search of one setting."""
+    """The search of one setting on the scenarios of a source."""
     normalization, ratio = WEIGHTINGS[setting.weighting]
     if setting.expert == "solver":
-        expert: Any = solvers(preset.ingredients.size)
+        expert: Any = solvers(preset.ingredients.sokoban)
     else:
         expert = MCTS(environment, num_simulations=32) if setting.expert == "mcts" else pipeline.policy()[1]
     return PolicySearch(
@@ -173,41 +207,7 @@ def make_search(
     )
 
 
-def impala(environment: Sokoban, preset: SearchPreset, seed: int) -> Impala:
-    """The model-free way, on as many episodes an update."""
-    work = episodes_of(environment, first_policy(preset, seed), batch=preset.num_episodes, seed=seed)
-    return Impala(InProcess(work), adam(preset.learning_rate), ImpalaRecipe().loss)
-
-
-def first_policy(preset: SearchPreset, seed: int) -> ConvLSTMPolicy:
-    """π^0."""
-    options = {name: getattr(preset, name) for name in ("focus", "layers", "channels")}
-    return sokoban_policy(jax.random.key(seed), preset.ingredients.size, **options)
-
-
-def learn(training: Any, truth: Sokoban, preset: SearchPreset, seed: int, folder: Path, progress: bool) -> None:
-    """Search, with the true solve rate along the way."""
-    held_out = HeldOut(truth, preset.evaluation_levels)
-
-    def evaluate(key: Array, state: Any) -> dict[str, Array]:  # noqa: ARG001
-        # The same levels and noise each time: what changes is the policy.
-        return held_out.solve_rate(jax.random.key(9), state.policy)
-
-    trained = train(
-        jax.random.key(seed),
-        training.step,
-        training.init(first_policy(preset, seed)),
-        TrainerConfig(preset.updates, log_every=20, checkpoint_every=preset.evaluate_every),
-        folder=folder,
-        evaluate=evaluate,
-        resume=True,
-        progress=progress,
-    )
-    if trained.status == "interrupted":
-        raise KeyboardInterrupt
-
-
-def curve(folder: Path, preset: SearchPreset) -> dict[str, Any]:
+def curve(folder: Path, num_episodes: int) -> dict[str, Any]:
     """From the log of a run: true solve rate and return against updates and episodes, and how fast it went."""
     log = read_log(folder / LOG)
     found = [line for line in log if "held_out/solved" in line]
@@ -215,7 +215,7 @@ def curve(folder: Path, preset: SearchPreset) -> dict[str, Any]:
     dead = [line["objective/dead"] for line in log if "objective/dead" in line]
     return {
         "updates": [line["step"] for line in found],
-        "episodes": [line["step"] * preset.num_episodes for line in found],
+        "episodes": [line["step"] * num_episodes for line in found],
         "solved": [line["held_out/solved"] for line in found],
         "return": [line["held_out/return"] for line in found],
         "updates per second": float(np.median(rates)),
@@ -239,7 +239,7 @@ def _last(runs: list[dict[str, Any]], measure: str) -> dict[str, Any]:
 
 
 def draw(runs: list[dict[str, Any]]) -> str:
-    """Solve rate and return against updates and episodes, a column a weighting, as SVG; bands are 95% over seeds."""
+    """Solve rate and return against updates and episodes, one column per weighting, as SVG, with 95% over seeds."""
     require("matplotlib", extra="plots")
     from matplotlib.figure import Figure
 
@@ -288,5 +288,5 @@ def _by_setting(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 @cache
 def adam(rate: float) -> optax.GradientTransformation:
-    """One object a rate, so that methods share their compiled programs."""
+    """One object per rate, so that methods share their compiled programs."""
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))

@@ -1,164 +1,148 @@
-"""Every figure of the paper at four sizes: what `coulda reproduce` runs."""
+"""Every figure of the paper at four sizes, in three worlds: what `coulda reproduce` runs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from coulda.errors import CouldaError
 from coulda.experiments import mismatch, models, policy_evaluation, policy_search
 from coulda.experiments.mismatch import MismatchPreset
 from coulda.experiments.models import ModelsPreset
 from coulda.experiments.pipeline import Ingredients
 from coulda.experiments.policy_evaluation import EvaluationPreset
 from coulda.experiments.policy_search import PLANNERS, SearchPreset, Setting, every_method
-from coulda.recipes.impala import RECIPES, ImpalaRecipe
-from coulda.recipes.networks import PolicyRecipe, ScenarioRecipe
+from coulda.recipes.imitation import POLICY_RECIPES
+from coulda.recipes.impala import ImpalaRecipe, impala_recipe
+from coulda.recipes.scenario_model import SCENARIO_RECIPES, ScenarioRecipe
+from coulda.recipes.sokoban import PolicyNetwork, find_sokoban
 
-_POLICY = PolicyRecipe(batch=32, learning_rate=8e-3, levels=60_000)
-_SMALL_POLICY = PolicyRecipe(channels=4, units=8, updates=3, batch=4, levels=64)
-_SMALL_MODEL = ScenarioRecipe(num_layers=1, channels=4, latents=2, updates=3, batch=4, levels=64)
+OWN_WORLDS = {"smoke": "7x7", "quick": "7x7", "desktop": "8x8", "paper": "10x10"}
+"""The world of each preset, where no other is asked for."""
 
-INGREDIENTS = {
-    "smoke": Ingredients("7x7", _SMALL_POLICY, _SMALL_MODEL, logged=32, truth=64),
-    "quick": Ingredients(
+
+def ingredients(preset: str, world: str | None = None, seed: int = 0) -> Ingredients:
+    """Levels, policy, scenario model and log of a preset, in its own world or another.
+
+    "paper" has the appendices' networks, and their batch and learning rate of scenarios.
+    """
+    world, scenarios = world or OWN_WORLDS[preset], SCENARIO_RECIPES[preset]
+    find_sokoban(world)  # refuses a name that is none
+    if preset == "smoke":
+        return Ingredients(world, POLICY_RECIPES["smoke"], scenarios, logged=32, truth=64, seed=seed)
+    if preset == "quick":
+        # The solver teaches quickly in the smallest world; in larger ones IMPALA gets further in the same time.
+        policy = POLICY_RECIPES["quick"] if world == "7x7" else impala_recipe(world, "quick")
+        return Ingredients(world, policy, scenarios, evaluation_levels=0, seed=seed)
+    if preset == "paper":
+        policy = impala_recipe(world, "paper")
+        return Ingredients(world, policy, scenarios, logged=100_000, truth=100_000, seed=seed)
+    return replace(_DESKTOP[world], seed=seed)
+
+
+_DESKTOP = {
+    "7x7": Ingredients(
         "7x7",
-        replace(_POLICY, updates=700),
-        ScenarioRecipe(updates=1000, levels=60_000),
-        evaluation_levels=0,
-    ),
-    "desktop": Ingredients(
-        "8x8",
-        ImpalaRecipe(preset="8x8", updates=3000, levels=60_000),
-        ScenarioRecipe(updates=4000, levels=60_000),
+        replace(POLICY_RECIPES["quick"], updates=1500),
+        ScenarioRecipe(levels=60_000, expert=True),
         logged=25_000,
     ),
-    "paper": Ingredients(
+    "8x8": Ingredients(
+        "8x8", impala_recipe("8x8", "quick"), ScenarioRecipe(updates=4000, levels=60_000), logged=25_000
+    ),
+    # The paper's world, with networks that two cores can train.
+    "10x10": Ingredients(
         "10x10",
-        RECIPES["10x10"],
-        ScenarioRecipe(8, 32, updates=1_000_000, batch=4, learning_rate=3e-4, levels=1_000_000),
-        logged=100_000,
-        truth=100_000,
+        ImpalaRecipe("10x10", updates=12_000, levels=60_000),
+        ScenarioRecipe(updates=4000, levels=60_000),
+        logged=10_000,
     ),
 }
-"""Levels, policy, scenario model and log. "paper" has the appendices' networks, batch and rate of scenarios."""
-
-WORLDS: dict[str, dict[str, Any]] = {
-    "7x7": {
-        "policy": replace(_POLICY, updates=1500),
-        "scenarios": ScenarioRecipe(levels=60_000, expert=True),
-    },
-    "10x10": {
-        "policy": ImpalaRecipe(preset="10x10", updates=12_000, levels=60_000),
-        "scenarios": ScenarioRecipe(updates=4000, levels=60_000),
-        "logged": 10_000,
-    },
-}
-"""Other worlds for the desktop: the smallest, and the paper's, with networks that two cores can train."""
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """One experiment at one size."""
-
-    run: Callable[[Path, bool], dict[str, Any]]
-    """(folder, progress) -> its numbers."""
-    preset: Any
-
-
-def ingredients(preset: str, world: str | None, seed: int) -> Ingredients:
-    """Of a preset, in its own world or another."""
-    found = replace(INGREDIENTS[preset], seed=seed)
-    if world is None or world == found.world:
-        return found
-    if world not in WORLDS or preset != "desktop":
-        raise CouldaError(f"--world {world} goes with --preset desktop and one of {', '.join(WORLDS)}.")
-    return replace(found, world=world, **WORLDS[world])
-
-
-def networks(begin: Ingredients, preset: str) -> Reproduction:
+def models_preset(sizes: Ingredients, preset: str) -> ModelsPreset:
     """How good the policy and the scenario model are."""
-    made = ModelsPreset(begin, episodes=64 if preset == "smoke" else 2000)
-    return Reproduction(lambda folder, progress: models.reproduce(folder, made, progress), made)
+    return ModelsPreset(sizes, episodes=64 if preset == "smoke" else 2000)
 
 
-def evaluation(begin: Ingredients, preset: str) -> Reproduction:
+def evaluation_preset(sizes: Ingredients, preset: str) -> EvaluationPreset:
     """Figure 2, left."""
     parts = policy_evaluation.FEWER_PARTS if preset == "quick" else policy_evaluation.PARTS_OF_T
     seeds = 1
     # A seed of the paper's world takes hours on a desktop.
-    if preset == "desktop" and begin.world != "10x10":
+    if preset == "desktop" and sizes.world != "10x10":
         # What noisy policies achieve is rare, and the truth is measured but once.
-        seeds, begin = 3, replace(begin, truth=100_000)
-    made = EvaluationPreset(begin, parts_of_t=parts, seeds=seeds, separate=preset == "paper")
-    return Reproduction(lambda folder, progress: policy_evaluation.reproduce(folder, made, progress), made)
+        seeds, sizes = 3, replace(sizes, truth=100_000)
+    return EvaluationPreset(sizes, parts_of_t=parts, seeds=seeds, separate=preset == "paper")
 
 
-def search(begin: Ingredients, preset: str) -> Reproduction:
+def search_preset(sizes: Ingredients, preset: str) -> SearchPreset:
     """Figure 2, right."""
-    begin = replace(begin, scenarios=_scenarios_of_search(begin, preset))
-    slowly = {"settings": every_method("batch, no ratio"), "time_constant": 2e4}
-    desktop = {
-        "7x7": {"updates": 300},
-        # Both weightings would take twice as long; this one learns faster.
-        "8x8": slowly | {"seeds": 5, "updates": 800},
-        "10x10": slowly | {"seeds": 3, "updates": 300, "evaluate_every": 50},
-    }
-    sizes: dict[str, dict[str, Any]] = {
-        "smoke": {
-            "settings": (Setting("CF-GPS"), Setting("IMPALA")),
-            "seeds": 2,
-            "updates": 2,
-            "evaluate_every": 1,
-            "evaluation_levels": 32,
-            "num_episodes": 2,
-            "num_rollouts": 2,
-            "num_resampled": 2,
-            "channels": 4,
-        },
-        "quick": {"settings": every_method("scenario"), "seeds": 1, "updates": 200},
-        "desktop": desktop[begin.world],
-        "paper": {
-            "updates": 20_000,
-            "evaluate_every": 1000,
-            "layers": 3,
-            "channels": 32,
-            "focus": False,
-            "learning_rate": 2e-3,
-            "time_constant": 1e5,
-            "num_resampled": 160,
-        },
-    }
-    made = replace(SearchPreset(begin), **sizes[preset])
-    return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
+    made = SearchPreset(replace(sizes, scenarios=_scenarios_of_search(sizes, preset)))
+    if preset == "smoke":
+        return replace(
+            made,
+            settings=(Setting("CF-GPS"), Setting("IMPALA")),
+            seeds=2,
+            updates=2,
+            evaluate_every=1,
+            evaluation_levels=32,
+            num_episodes=2,
+            num_rollouts=2,
+            num_resampled=2,
+            network=PolicyNetwork(channels=4),
+        )
+    if preset == "quick":
+        return replace(made, settings=every_method("scenario"), seeds=1, updates=200)
+    if preset == "paper":
+        return replace(
+            made,
+            updates=20_000,
+            evaluate_every=1000,
+            network=PolicyNetwork(layers=3, channels=32, focus=False),
+            learning_rate=2e-3,
+            time_constant=1e5,
+            num_resampled=160,
+        )
+    if sizes.world == "7x7":
+        return replace(made, updates=300)
+    # Both weightings would take twice as long; this one learns faster.
+    made = replace(made, settings=every_method("batch, no ratio"), time_constant=2e4)
+    if sizes.world == "8x8":
+        return replace(made, seeds=5, updates=800)
+    return replace(made, updates=300, evaluate_every=50)
 
 
-def _scenarios_of_search(begin: Ingredients, preset: str) -> ScenarioRecipe:
+def _scenarios_of_search(sizes: Ingredients, preset: str) -> ScenarioRecipe:
     """For the episodes of all policies on the way, and not for the last percents of those of the uniform one."""
-    if preset == "desktop" and begin.world == "10x10":
+    if preset != "paper" and sizes.world == "10x10":
         # The solver takes longer there than the network: the model of the evaluation has to do.
-        return begin.scenarios
-    updates = min(begin.scenarios.updates, 2500) if preset == "desktop" else begin.scenarios.updates
-    return replace(begin.scenarios, expert=True, updates=updates)
+        return sizes.scenarios
+    updates = min(sizes.scenarios.updates, 2500) if preset == "desktop" else sizes.scenarios.updates
+    return replace(sizes.scenarios, expert=True, updates=updates)
 
 
-def planners(begin: Ingredients, preset: str) -> Reproduction:
+def planners_preset(sizes: Ingredients, preset: str) -> SearchPreset:
     """CF-GPS with three experts on one budget."""
-    found = search(begin, preset).preset
-    made = replace(found, settings=PLANNERS, name="planners")
-    return Reproduction(lambda folder, progress: policy_search.reproduce(folder, made, progress), made)
+    return replace(search_preset(sizes, preset), settings=PLANNERS, name="planners")
 
 
-def latent_mismatch(begin: Ingredients, preset: str) -> Reproduction:
+def mismatch_preset(sizes: Ingredients, preset: str) -> MismatchPreset:
     """Figure 4."""
-    made = MismatchPreset(begin, episodes=64 if preset == "smoke" else 2000)
-    return Reproduction(lambda folder, progress: mismatch.reproduce(folder, made, progress), made)
+    return MismatchPreset(sizes, episodes=64 if preset == "smoke" else 2000)
 
 
-FIGURES: dict[str, Callable[[Ingredients, str], Reproduction]] = {
-    "models": networks,
-    "evaluation": evaluation,
-    "search": search,
-    "planners": planners,
-    "mismatch": latent_mismatch,
+class Figure(NamedTuple):
+    """One figure."""
+
+    preset: Callable[[Ingredients, str], Any]
+    """(ingredients, name of the preset) -> all its sizes."""
+    reproduce: Callable[..., dict[str, Any]]
+    """(folder, sizes, progress) -> its numbers."""
+
+
+FIGURES = {
+    "models": Figure(models_preset, models.reproduce),
+    "evaluation": Figure(evaluation_preset, policy_evaluation.reproduce),
+    "search": Figure(search_preset, policy_search.reproduce),
+    "planners": Figure(planners_preset, policy_search.reproduce),
+    "mismatch": Figure(mismatch_preset, mismatch.reproduce),
 }

@@ -22,7 +22,7 @@ from coulda.experiments.policy_evaluation import FEWER_PARTS, draw_errors, noisy
 from coulda.experiments.policy_search import SearchPreset, Setting
 from coulda.hindsight.learned import Learned
 from coulda.pomdp import Policy
-from coulda.recipes.networks import PolicyRecipe, ScenarioRecipe
+from coulda.recipes import SMALLEST_POLICY, PolicyRecipe, ScenarioNetwork, ScenarioRecipe
 from coulda.report import Figure, Report, explore, provenance, save_report, summarize, tabulate, write_report
 from coulda.stages import Stages
 
@@ -55,7 +55,7 @@ class StoryPreset:
     @property
     def steps(self) -> tuple[int, ...]:
         """Values of t."""
-        return tuple(round(part * self.ingredients.size.horizon) for part in self.parts_of_t)
+        return tuple(round(part * self.ingredients.sokoban.horizon) for part in self.parts_of_t)
 
     @property
     def search(self) -> SearchPreset:
@@ -164,8 +164,8 @@ _MARKS = {"trust": "[green]trust[/]", "caution": "[yellow]caution[/]", "do not t
 SMOKE = StoryPreset(
     Ingredients(
         "7x7",
-        PolicyRecipe(channels=4, units=8, updates=2, batch=4, levels=32),
-        ScenarioRecipe(1, 4, 2, updates=2, batch=4, levels=32, expert=True),
+        PolicyRecipe(SMALLEST_POLICY, updates=2, batch=4, levels=32),
+        ScenarioRecipe(ScenarioNetwork(1, 4, 2), updates=2, batch=4, levels=32, expert=True),
         logged=16,
         truth=16,
         evaluation_levels=0,

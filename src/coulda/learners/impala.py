@@ -118,7 +118,7 @@ def improve(
     staleness: Array,
 ) -> tuple[ActorCritic, Any, ImpalaInfo]:
     """One update from episodes `[B, ...]`, on all local devices."""
-    gradient, terms = eqx.filter_grad(loss.__call__, has_aux=True)(policy, shard_batch(episodes))
+    gradient, terms = eqx.filter_grad(loss.__call__, has_aux=True)(policy, _split(episodes))
     improved, optimizer_state = descend(optimizer, gradient, optimizer_state, policy)
     info = ImpalaInfo(
         loss=terms,
@@ -128,3 +128,8 @@ def improve(
         gradient_norm=optax.tree.norm(gradient),
     )
     return improved, optimizer_state, info
+
+
+def _split(episodes: Episode) -> Episode:
+    """Over all local devices, where they can have equal shares; else left to one."""
+    return episodes if episodes.reward.shape[0] % jax.local_device_count() else shard_batch(episodes)

@@ -1,1 +1,73 @@
-"""Worlds to work in, and recipes for what is trained in them."""
+"""Worlds to work in, and recipes for what is trained in them: what the commands run, for use from Python.
+
+`worlds` has small worlds and finds a user's own, `sokoban` the worlds of PO-Sokoban and their pools of levels. `impala`
+trains a policy without a model and `search` on counterfactual trajectories; `imitation` trains PO-Sokoban's policy from
+the exact solver and `scenario_model` its model p(U | h_t). `held_out` measures on levels that nothing was trained on,
+and `running` says where a run is kept. A recipe is a frozen dataclass, and presets are values of it.
+"""
+
+from coulda.recipes.held_out import HeldOut
+from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
+from coulda.recipes.impala import IMPALA_RECIPES, ImpalaRecipe, impala_recipe, learn
+from coulda.recipes.running import Running
+from coulda.recipes.scenario_model import (
+    SCENARIO_RECIPES,
+    ScenarioNetwork,
+    ScenarioRecipe,
+    quality,
+    train_scenarios,
+)
+from coulda.recipes.search import SEARCH_RECIPES, SearchRecipe, search_policy, true_return
+from coulda.recipes.sokoban import (
+    PAPER_POLICY,
+    POOLS,
+    SMALLEST_POLICY,
+    SOKOBAN_WORLDS,
+    PolicyNetwork,
+    SokobanWorld,
+    check_disjoint,
+    draw_levels,
+    find_sokoban,
+    level_key,
+    make_sokoban,
+    pool_of,
+    solvers,
+)
+from coulda.recipes.worlds import WORLDS, World, find_world
+
+__all__ = [
+    "IMPALA_RECIPES",
+    "PAPER_POLICY",
+    "POLICY_RECIPES",
+    "POOLS",
+    "SCENARIO_RECIPES",
+    "SEARCH_RECIPES",
+    "SMALLEST_POLICY",
+    "SOKOBAN_WORLDS",
+    "WORLDS",
+    "HeldOut",
+    "ImpalaRecipe",
+    "PolicyNetwork",
+    "PolicyRecipe",
+    "Running",
+    "ScenarioNetwork",
+    "ScenarioRecipe",
+    "SearchRecipe",
+    "SokobanWorld",
+    "World",
+    "check_disjoint",
+    "draw_levels",
+    "find_sokoban",
+    "find_world",
+    "impala_recipe",
+    "learn",
+    "level_key",
+    "make_sokoban",
+    "pool_of",
+    "quality",
+    "search_policy",
+    "solvers",
+    "train_policy",
+    "train_scenarios",
+    "true_return",
+]

@@ -1,78 +1,70 @@
-"""IMPALA from scratch on PO-Sokoban: how far the model-free way gets in an hour of one core.
+"""A policy by IMPALA, without a model: in any world with discrete actions, a small one or PO-Sokoban.
 
-The policy learns on levels of the pool "policy" and is measured on levels that nothing was trained on.
-
-    python -m coulda.recipes.impala   # writes results/impala
+In PO-Sokoban the policy learns on levels of the pool "policy" and is measured on levels that nothing was trained on.
 """
 
-import json
-import os
-import signal
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
+import msgspec
 import optax
 from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation import on_policy
-from coulda.executors import Executor, InProcess, Work, WorkSpec
-from coulda.extras import require
+from coulda.executors import Executor, Work, WorkSpec
 from coulda.learners import ActorCriticLoss, Impala, episodes_of
+from coulda.naming import anywhere
 from coulda.policies import RecurrentPolicy
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import POMDP
-from coulda.recipes.networks import HeldOut, falling
-from coulda.recipes.sokoban import draw_levels, find_size, sokoban, sokoban_policy
+from coulda.recipes.held_out import HeldOut
+from coulda.recipes.running import Running, falling
+from coulda.recipes.sokoban import (
+    PAPER_POLICY,
+    SMALLEST_POLICY,
+    SOKOBAN_WORLDS,
+    PolicyNetwork,
+    draw_levels,
+    find_sokoban,
+    make_sokoban,
+)
 from coulda.recipes.worlds import find_world
-from coulda.trainer import Trained, TrainerConfig, train
-from coulda.trainer.logs import LOG, held_out_curve, read_log
+from coulda.trainer import Trained
 
 
 @dataclass(frozen=True)
 class ImpalaRecipe:
     """What is learned, where, and how: everything that a resumed run must share with the one before it."""
 
-    environment: str = "sokoban"
-    """sokoban, or a world: bandit, hidden-bit, tiger, sepsis, or package.module:function, which returns a World."""
-    preset: str = "7x7"
-    """Of sokoban: 7x7, 8x8 or 10x10, the paper's."""
-    layers: int = 1
-    """Of sokoban's network, as are the next four (paper: 3, 32, 2)."""
-    channels: int = 16
-    ticks: int = 1
-    units: int = 128
-    focus: bool = True
-    """Whether its heads look at the agent's cell and at the mean of all, in the place of every cell (paper: no)."""
+    world: str = "7x7"
+    """Where: bandit, hidden-bit, tiger, sepsis, 7x7, 8x8, 10x10, or your own: file.py:function, returning a World."""
+    network: PolicyNetwork = field(default_factory=PolicyNetwork)
+    """The architecture of the policy in PO-Sokoban."""
     width: int = 32
-    """Units of the recurrent policy in other worlds."""
+    """Units of the recurrent policy in worlds other than PO-Sokoban."""
     updates: int = 20_000
-    """In all, those before a resume included."""
+    """Policy updates in all, those before a resume included."""
     batch: int = 32
-    """Episodes an update."""
+    """Episodes per update."""
     learning_rate: float = 4e-3
-    """Of Adam, constant for the first half and then falling to 0 along a cosine."""
+    """The learning rate of Adam, constant for the first half and then falling to 0 along a cosine."""
     entropy_weight: float = 0.02
+    """The weight of the policy's entropy in the loss."""
+    # Credit for a push goes to the moves just before it. After 300 updates at 8x8, one seed each, the return in
+    # training was 1.1 with γ = λ = .9, and .66 with .97 and .95.
     discount: float = 0.9
-    """γ: credit for a push goes to the moves just before it. After 300 updates at 8x8, one seed each, the return in
-    training was 1.1 with γ = λ = .9, and .66 with .97 and .95."""
+    """The discount γ."""
     decay: float = 0.9
-    """λ of the traces."""
+    """The decay λ of the traces."""
     max_staleness: int = 0
-    """How many updates the actors are behind."""
+    """How many updates the actors are behind: with 0 they wait for the learner, with 1 they act while it learns."""
     levels: int = 100_000
-    """Different levels to learn from, at most."""
+    """Different levels to learn from, at most, in PO-Sokoban."""
     seed: int = 0
-    """Of everything that is drawn."""
-
-    @property
-    def network(self) -> dict[str, Any]:
-        """Options of sokoban's network."""
-        return {name: getattr(self, name) for name in ("focus", "layers", "channels", "ticks", "units")}
+    """The seed of everything that is drawn."""
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
@@ -87,7 +79,7 @@ class ImpalaRecipe:
     @property
     def spec(self) -> WorkSpec:
         """The recipe of the actors' work, for workers anywhere."""
-        return WorkSpec("coulda.recipes.impala:actors", {"recipe": asdict(self)})
+        return WorkSpec("coulda.recipes.impala:actors", {"recipe": asdict(replace(self, world=anywhere(self.world)))})
 
     def training(self, executor: Executor) -> Impala:
         """The learner, of what the executor's actors do."""
@@ -99,113 +91,64 @@ class ImpalaRecipe:
 
     def make_environment(self) -> POMDP:
         """Where to learn."""
-        if self.environment != "sokoban":
-            return find_world(self.environment).environment
-        size = find_size(self.preset)
-        return sokoban(draw_levels(jax.random.key(self.seed), size, "policy", self.levels), size)
+        if self.world not in SOKOBAN_WORLDS:
+            return find_world(self.world).environment
+        world = find_sokoban(self.world)
+        return make_sokoban(draw_levels(jax.random.key(self.seed), world, "policy", self.levels), world)
 
     def first_policy(self) -> ActorCritic:
-        """π^0: a conv-LSTM for sokoban, a small recurrent network for all else."""
+        """π^0: a conv-LSTM for PO-Sokoban, a small recurrent network for all else."""
         key, _ = jax.random.split(jax.random.key(self.seed))
-        if self.environment == "sokoban":
-            return sokoban_policy(key, find_size(self.preset), **self.network)
-        environment = find_world(self.environment).environment
+        if self.world in SOKOBAN_WORLDS:
+            return self.network.first_policy(key, find_sokoban(self.world))
+        environment = find_world(self.world).environment
         spaces: Any = environment.observation_space, environment.action_space
         if not hasattr(environment.action_space, "n"):
-            raise CouldaError(f"IMPALA learns discrete actions here; '{self.environment}' has {spaces[1]}.")
+            raise CouldaError(
+                f"IMPALA learns discrete actions here, and the actions of '{self.world}' are {spaces[1]}; "
+                f"`coulda search --world {self.world}` learns there, or name another --world."
+            )
         return RecurrentPolicy(key, *spaces, width=self.width)
 
     def make_evaluation(self, episodes: int) -> Callable[[Array, ActorCritic], dict[str, Any]]:
-        """(key, policy) -> its mean return, in sokoban on levels that are held out, and the share that it solves."""
-        if self.environment == "sokoban":
-            return HeldOut.drawn(self.seed + 1, find_size(self.preset), episodes).solve_rate
-        environment = find_world(self.environment).environment
+        """(key, policy) -> its mean return, in PO-Sokoban on held-out levels, and the share of them that it solves."""
+        if self.world in SOKOBAN_WORLDS:
+            return HeldOut.drawn(self.seed + 1, find_sokoban(self.world), episodes).solve_rate
+        environment = find_world(self.world).environment
         return lambda key, policy: {"held_out/return": on_policy(key, environment, policy, episodes).value}
 
 
-RECIPES = {
-    "7x7": ImpalaRecipe(),
-    "8x8": ImpalaRecipe(preset="8x8", updates=28_000),
-    "10x10": ImpalaRecipe(preset="10x10", layers=3, channels=32, ticks=2, units=256, focus=False, updates=1_000_000),
+IMPALA_RECIPES = {
+    "smoke": ImpalaRecipe(network=SMALLEST_POLICY, updates=3, batch=4, levels=64),
+    "quick": ImpalaRecipe(updates=3000, levels=60_000),
+    "desktop": ImpalaRecipe(),
+    "paper": ImpalaRecipe(network=PAPER_POLICY, updates=1_000_000),
 }
-"""Of sokoban, by preset."""
+"""By preset, for any world. "paper" has the paper's network and number of updates."""
+
+
+def impala_recipe(world: str, preset: str) -> ImpalaRecipe:
+    """The recipe of a preset in a world."""
+    recipe = replace(IMPALA_RECIPES[preset], world=world)
+    # About an hour of one core at 8x8, where it still improves.
+    return replace(recipe, updates=28_000) if preset == "desktop" and world in ("8x8", "10x10") else recipe
 
 
 def actors(recipe: dict[str, Any]) -> Work:
     """What the actors do, from a recipe as JSON has it."""
-    made = ImpalaRecipe(**recipe)
+    made = msgspec.convert(recipe, ImpalaRecipe)
     return made.work(made.make_environment())
 
 
-def learn(
-    recipe: ImpalaRecipe,
-    executor: Executor,
-    evaluation_episodes: int = 1000,
-    checkpoint_every: int = 200,
-    **running: Any,
-) -> Trained:
-    """Train by IMPALA; `running` are options of `coulda.trainer.train`, which keeps the best and the last.
+def learn(recipe: ImpalaRecipe, executor: Executor, running: Running) -> Trained:
+    """Train by IMPALA; the best and the last are kept.
 
-    With no `evaluation_episodes` nothing is measured, and which is the best is not known.
+    With no episodes of evaluation nothing is measured, and which is the best is not known.
     """
-    impala = recipe.training(executor)
     _, key = jax.random.split(jax.random.key(recipe.seed))
-    config, evaluate = TrainerConfig(recipe.updates, log_every=20, checkpoint_every=checkpoint_every), None
-    if evaluation_episodes:
-        measure = recipe.make_evaluation(evaluation_episodes)
+    evaluate = None
+    if running.evaluation_episodes:
+        measure = recipe.make_evaluation(running.evaluation_episodes)
         evaluate = lambda key, state: measure(key, state.policy)
-        config = replace(config, best="held_out/return", maximize=True)
-    return train(
-        key,
-        impala.step,
-        impala.init(recipe.first_policy()),
-        config,
-        settings=asdict(recipe),
-        evaluate=evaluate,
-        **running,
-    )
-
-
-def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> None:
-    """Learn for so many seconds of processor time, or until the last update; write `curve.json` and `curve.svg`.
-
-    Checkpoints and the log are kept in `run`, and a run that is found there is gone on with: the seconds are those
-    of all its parts.
-    """
-    start, before = time.perf_counter(), {"processor seconds": 0.0, "wall-clock seconds": 0.0}
-    if (run / LOG).exists() and (folder / "curve.json").exists():
-        before = json.loads((folder / "curve.json").read_bytes())
-    # A busy machine shall not shorten the run. `train` finishes its step on SIGTERM, and saves.
-    signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGTERM))
-    signal.setitimer(signal.ITIMER_PROF, max(seconds - before["processor seconds"], 1.0))
-    trained = learn(recipe, InProcess(recipe.spec), folder=run, resume=True, progress=False)
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    record = {
-        "recipe": asdict(recipe),
-        "status": trained.status,
-        "devices": jax.local_device_count(),
-        "processor seconds": before["processor seconds"] + time.process_time(),
-        "wall-clock seconds": before["wall-clock seconds"] + time.perf_counter() - start,
-        "load average": os.getloadavg()[2],
-        "curve": held_out_curve(read_log(run / LOG)),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "curve.json").write_text(json.dumps(record, indent=1) + "\n")
-    _draw(folder / "curve.svg", record)
-
-
-def _draw(path: Path, record: dict[str, Any]) -> None:
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
-    rows, minutes = record["curve"], record["processor seconds"] / 60
-    figure = Figure((5, 3.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([row["frames"] / 1e6 for row in rows], [row["solved"] for row in rows])
-    axes.set(xlabel="million frames", ylabel="held-out levels solved", ylim=(0, 1))
-    axes.set_title(f"IMPALA from scratch, PO-Sokoban {record['recipe']['preset']}, {minutes:.0f} min of a core")
-    figure.savefig(path, metadata={"Date": None})
-
-
-if __name__ == "__main__":
-    reproduce(Path("results/impala"), Path("runs/impala"), RECIPES["8x8"], seconds=3600)
+    training, first = recipe.training(executor), recipe.first_policy()
+    return running.train(key, training, first, recipe.updates, asdict(recipe), evaluate, best="held_out/return")

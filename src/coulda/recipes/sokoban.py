@@ -6,6 +6,7 @@ and what measures the truth cannot overlap.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -14,28 +15,33 @@ from jax import Array
 
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate, tiles
 from coulda.errors import CouldaError
+from coulda.planners.solver import SolverPlanners, solver_planners
 from coulda.policies.conv_lstm import ConvLSTMPolicy
-from coulda.pomdp import GumbelMaxChoice
+from coulda.pomdp import GumbelMaxChoice, Scenario
 from coulda.progress import Advance
 
 
 @dataclass(frozen=True)
 class SokobanWorld:
-    """A world: its grid with the border, its boxes, its horizon T, and the probability that a tile is masked."""
+    """A world of square levels."""
 
     side: int
+    """Tiles along an edge of the grid, the border of walls included."""
     boxes: int
+    """Boxes, and targets, in each level."""
     horizon: int
+    """The horizon T."""
     mask: float
+    """The probability that a tile is masked."""
 
     @property
     def max_states(self) -> int:
-        """States of the boxes and the agent in a level without inner walls: more need no table."""
+        """How many states the boxes and the agent have in a level without inner walls: a table needs no more."""
         floor = (self.side - 2) ** 2
         return math.comb(floor, self.boxes) * floor
 
 
-SIZES = {
+SOKOBAN_WORLDS: dict[str, SokobanWorld] = {
     "7x7": SokobanWorld(7, 1, 25, 0.8),
     "8x8": SokobanWorld(8, 2, 40, 0.875),
     "10x10": SokobanWorld(10, 3, 50, 0.9),
@@ -45,46 +51,80 @@ SIZES = {
 POOLS = {"policy": 0.3, "scenarios": 0.3, "log": 0.2, "truth": 0.2}
 """Who uses levels, and each one's share of all of them."""
 
-
 LEVELS_AT_ONCE = 250_000
-"""That the generator draws between two looks at the progress."""
+"""How many levels the generator draws between two looks at the progress."""
 
 
-def find_size(name: str) -> SokobanWorld:
-    """A world by its name."""
-    if name not in SIZES:
-        raise CouldaError(f"there is no world '{name}'; the worlds are {', '.join(SIZES)}.")
-    return SIZES[name]
+@dataclass(frozen=True)
+class PolicyNetwork:
+    """The architecture of a conv-LSTM policy."""
+
+    layers: int = 1
+    """Layers of the policy's conv-LSTM (paper: 3)."""
+    channels: int = 16
+    """Channels of each of its layers (paper: 32)."""
+    ticks: int = 1
+    """Passes through all layers per observation (paper: 2)."""
+    units: int = 128
+    """Units of the dense layer before the heads."""
+    focus: bool = True
+    """Whether the heads look at the agent's cell and at the mean of all, in the place of every cell (paper: no)."""
+
+    def first_policy(self, key: Array, world: SokobanWorld) -> ConvLSTMPolicy:
+        """The policy before it learns."""
+        looks_at = (tiles.AGENT, tiles.AGENT_ON_TARGET) if self.focus else ()
+        options = {"layers": self.layers, "channels": self.channels, "ticks": self.ticks, "units": self.units}
+        return ConvLSTMPolicy(key, world.side, world.side, focus=looks_at, **options)
 
 
-def sokoban(levels: np.ndarray, size: SokobanWorld) -> Sokoban:
-    """PO-Sokoban of that size on levels drawn uniformly from `levels`, with Gumbel-max actions."""
+SMALLEST_POLICY = PolicyNetwork(channels=4, units=8)
+"""For a look at whether everything runs."""
+PAPER_POLICY = PolicyNetwork(layers=3, channels=32, ticks=2, units=256, focus=False)
+
+
+def find_sokoban(name: str) -> SokobanWorld:
+    """A world of PO-Sokoban by its name."""
+    if name not in SOKOBAN_WORLDS:
+        raise CouldaError(f"PO-Sokoban has no world '{name}'; its worlds are {', '.join(SOKOBAN_WORLDS)}.")
+    return SOKOBAN_WORLDS[name]
+
+
+def make_sokoban(levels: np.ndarray, world: SokobanWorld) -> Sokoban:
+    """PO-Sokoban of that world on levels drawn uniformly from `levels`, with Gumbel-max actions."""
     return Sokoban(
         levels=UniformLevels(levels),
         action_mechanism=GumbelMaxChoice(5),
-        height=size.side,
-        width=size.side,
-        num_boxes=size.boxes,
-        horizon=size.horizon,
-        mask_probability=size.mask,
+        height=world.side,
+        width=world.side,
+        num_boxes=world.boxes,
+        horizon=world.horizon,
+        mask_probability=world.mask,
     )
 
 
-def sokoban_policy(key: Array, size: SokobanWorld, *, focus: bool, **options: int) -> ConvLSTMPolicy:
-    """A policy before it learns; with `focus` its heads look at the agent's cell and at the mean of all."""
-    looks_at = (tiles.AGENT, tiles.AGENT_ON_TARGET) if focus else ()
-    return ConvLSTMPolicy(key, size.side, size.side, focus=looks_at, **options)
+def solvers(world: SokobanWorld) -> Callable[[Scenario], SolverPlanners]:
+    """For a batch of scenarios, the exact solver of each level; it has no answer where a level is not one of ours."""
+
+    def experts(scenarios: Scenario) -> SolverPlanners:
+        return solver_planners(scenarios.initial, world.boxes, world.max_states)
+
+    return experts
 
 
-def draw_levels(key: Array, size: SokobanWorld, pool: str, n: int, advance: Advance | None = None) -> np.ndarray:
-    """`n` levels of one pool, `uint8[n, size, size]`: what the generator draws, those of other pools left out.
+def level_key(seed: int) -> Array:
+    """The key from which the levels of all pools are drawn."""
+    return jax.random.split(jax.random.key(seed), 3)[0]
+
+
+def draw_levels(key: Array, world: SokobanWorld, pool: str, n: int, advance: Advance | None = None) -> np.ndarray:
+    """`n` levels of one pool, `uint8[n, side, side]`: what the generator draws, those of other pools left out.
 
     `advance` is told how many more there are.
     """
     found, count = [], 0
     for i in range(1000):
         wanted = min(int(1.1 * (n - count) / POOLS[pool]) + 16, LEVELS_AT_ONCE)
-        batch = generate(jax.random.fold_in(key, i), wanted, *_shape(size))
+        batch = generate(jax.random.fold_in(key, i), wanted, world.side, world.side, world.boxes)
         found.append(batch[pool_of(batch) == pool])
         count += len(found[-1])
         if advance is not None:
@@ -107,13 +147,9 @@ def pool_of(levels: np.ndarray) -> np.ndarray:
 
 
 def check_disjoint(pools: dict[str, np.ndarray]) -> None:
-    """Refuse pools `[n, height, width]` of which two share a level, or one holds a level of another's."""
+    """Refuse pools `[n, height, width]` of which two share a level."""
     owners: dict[bytes, str] = {}
     for name, levels in pools.items():
         for level in np.unique(levels.reshape(len(levels), -1), axis=0):
             if (owner := owners.setdefault(level.tobytes(), name)) != name:
                 raise CouldaError(f"the pools '{owner}' and '{name}' share a level; draw them with `draw_levels`.")
-
-
-def _shape(size: SokobanWorld) -> tuple[int, int, int]:
-    return size.side, size.side, size.boxes

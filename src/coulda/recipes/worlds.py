@@ -1,11 +1,12 @@
 """Small worlds to search in: an environment, the model we believe in, hindsight over it, a policy and an expert.
 
 A world of your own is a function without arguments that returns a `World`, named to the command line as
-`package.module:function`.
+`package.module:function` or `file.py:function`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from coulda.planners import finite_horizon, lqr
 from coulda.policies import TabularPolicy
 from coulda.policies.trainable import LinearGaussianPolicy, RecurrentPolicy
 from coulda.pomdp import POMDP, Policy
+from coulda.recipes.sokoban import SOKOBAN_WORLDS
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,9 @@ class World:
     """What a search needs to be told."""
 
     environment: POMDP
+    """The real world."""
     model: POMDP
+    """The SCM that we believe in."""
     hindsight: ScenarioSource
     """p(U | h_T) over the model."""
     policy: Callable[[Array], Policy]
@@ -100,14 +104,25 @@ WORLDS: dict[str, Callable[[], World]] = {
     "sepsis": sepsis,
     "linear": linear,
 }
+"""Worlds by name. Those of PO-Sokoban are in `coulda.recipes.sokoban`."""
 
 
+@cache
 def find_world(name: str) -> World:
-    """A world by its name, or the one of your own called `package.module:function` or `file.py:function`."""
+    """A world by its name, or the one of your own called `package.module:function` or `file.py:function`.
+
+    It is made once: planning an expert may take seconds.
+    """
     if name in WORLDS:
         return WORLDS[name]()
+    if name in SOKOBAN_WORLDS:
+        raise CouldaError(
+            f"'{name}' is PO-Sokoban, whose hindsight is learned first; `coulda reproduce search --world {name}` does "
+            f"both. The worlds here are {', '.join(WORLDS)}, or file.py:function."
+        )
     if ":" not in name:
-        raise CouldaError(f"there is no world '{name}'; the worlds are {', '.join(WORLDS)}, or file.py:function.")
+        known = ", ".join([*WORLDS, *SOKOBAN_WORLDS])
+        raise CouldaError(f"there is no world '{name}'; the worlds are {known}, or your own, file.py:function.")
     return load(name, World)
 
 
