@@ -19,7 +19,6 @@ from coulda.storage import (
     Kind,
     load_tree,
     read_artifact,
-    remove_partial,
     replace_file,
     replace_json,
     save_tree,
@@ -82,13 +81,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path]
     replace_file(path, b"a longer one")
     assert path.read_bytes() == b"a longer one"
-
-
-def test_leftovers_of_killed_writers_are_swept_and_nothing_else(artifact: Path):
-    (artifact.parent / ".note.abc.partial").mkdir()
-    (artifact.parent / ".kept").mkdir()
-    remove_partial(artifact.parent)
-    assert sorted(path.name for path in artifact.parent.iterdir()) == [".kept", "note"]
 
 
 @pytest.mark.parametrize("name", ["../escape", "folder/part", "manifest.json", ".hidden", ""])

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from coulda.experiments.cost import expected_cost
 from coulda.experiments.reproduction import FIGURES, ingredients
+from coulda.storage import exclusive
 from coulda.studies import sepsis
 from coulda.trainer import use_all_cores
 
@@ -51,17 +52,16 @@ class Reproduce:
         console = Console()
         begin = ingredients(self.preset, self.world, self.seed)
         folder = self.folder / (self.preset if self.world is None else f"{self.preset}-{self.world}")
-        folder.mkdir(parents=True, exist_ok=True)
         if self.preset == "paper":
             console.print(expected_cost(begin))
-        wanted = [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]
-        for name in wanted:
-            if name == "sepsis":
-                _sepsis(folder, self.preset)
-            else:
-                found = FIGURES[name](begin, self.preset).run(folder, self.progress)
-                console.print(TABLES[name](found))
-            console.print(f"written: {folder}/{name}.json")
+        with exclusive(folder):
+            for name in [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]:
+                if name == "sepsis":
+                    _sepsis(folder, self.preset)
+                else:
+                    found = FIGURES[name](begin, self.preset).run(folder, self.progress)
+                    console.print(TABLES[name](found))
+                console.print(f"written: {folder}/{name}.json")
 
 
 def _sepsis(folder: Path, preset: str) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from coulda.policies.conv_lstm import save_policy
 from coulda.recipes.networks import HeldOut, PolicyRecipe, Running, level_key, train_policy
 from coulda.recipes.sokoban import SIZES, draw_levels
+from coulda.storage import exclusive
 from coulda.trainer import use_all_cores
 
 
@@ -41,6 +42,10 @@ class TrainPolicy:
 
     def run(self) -> None:
         """Train, measure, save."""
+        with exclusive(self.folder):
+            self._run()
+
+    def _run(self) -> None:
         console, size, path = Console(), SIZES[self.world], self.folder / "policy"
         if path.exists():
             raise FileExistsError(f"{path} exists; name another --folder, or remove it")

@@ -12,7 +12,7 @@ from rich.table import Table
 from coulda.hindsight.conv_draw import save_scenario_model
 from coulda.recipes.networks import HeldOut, Running, ScenarioRecipe, level_key, quality, train_scenarios
 from coulda.recipes.sokoban import SIZES, draw_levels
-from coulda.storage import replace_json
+from coulda.storage import exclusive, replace_json
 from coulda.trainer import use_all_cores
 
 
@@ -41,6 +41,10 @@ class TrainScenarios:
 
     def run(self) -> None:
         """Train, measure, save."""
+        with exclusive(self.folder):
+            self._run()
+
+    def _run(self) -> None:
         console, size, path = Console(), SIZES[self.world], self.folder / "scenario-model"
         if path.exists():
             raise FileExistsError(f"{path} exists; name another --folder, or remove it")

@@ -55,8 +55,12 @@ class Latents(eqx.Module):
 
 def reproduce(folder: Path, preset: MismatchPreset, progress: bool = True) -> dict[str, Any]:
     """All stages; the last writes `mismatch.json` and `mismatch.svg` into `folder`."""
-    stages = Stages(folder / "stages")
-    pipeline = Pipeline(stages, preset.ingredients, progress)
+    with Stages(folder / "stages") as stages:
+        return _reproduce(folder, preset, Pipeline(stages, preset.ingredients, progress))
+
+
+def _reproduce(folder: Path, preset: MismatchPreset, pipeline: Pipeline) -> dict[str, Any]:
+    stages = pipeline.stages
     model_path, network = pipeline.scenario_model()
     environment = pipeline.environment("truth")
     keys = jax.random.split(pipeline.key("mismatch"), preset.episodes)

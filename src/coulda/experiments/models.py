@@ -35,8 +35,12 @@ class ModelsPreset:
 
 def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict[str, Any]:
     """All stages; the last writes `models.json` and `models.svg` into `folder`."""
-    stages = Stages(folder / "stages")
-    pipeline = Pipeline(stages, preset.ingredients, progress)
+    with Stages(folder / "stages") as stages:
+        return _reproduce(folder, preset, Pipeline(stages, preset.ingredients, progress))
+
+
+def _reproduce(folder: Path, preset: ModelsPreset, pipeline: Pipeline) -> dict[str, Any]:
+    stages = pipeline.stages
     policy_path, policy = pipeline.policy()
     model_path, network = pipeline.scenario_model()
     pipeline.check_levels()

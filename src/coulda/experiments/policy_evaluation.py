@@ -63,7 +63,12 @@ class EvaluationPreset:
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
     """All stages of all seeds; `evaluation.json`, `.csv` and `.svg` are written into `folder` after each seed."""
-    stages, begin = Stages(folder / "stages"), preset.ingredients
+    with Stages(folder / "stages") as stages:
+        return _reproduce(folder, preset, stages, progress)
+
+
+def _reproduce(folder: Path, preset: EvaluationPreset, stages: Stages, progress: bool) -> dict[str, Any]:
+    begin = preset.ingredients
     pipelines = [Pipeline(stages, replace(begin, seed=begin.seed + i), progress) for i in range(preset.seeds)]
     truth = true_values(pipelines[0], preset)
     estimates: list[dict[str, Any]] = []

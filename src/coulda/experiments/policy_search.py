@@ -103,14 +103,17 @@ def reproduce(
     folder: Path, preset: SearchPreset, progress: bool = True, console: Console | None = None
 ) -> dict[str, Any]:
     """All stages; JSON and figure, named as the preset, are written after each curve from what is there by then."""
-    stages = Stages(folder / "stages", console or Console(stderr=True))
-    pipeline = Pipeline(stages, preset.ingredients, progress)
+    with Stages(folder / "stages", console or Console(stderr=True)) as stages:
+        return _reproduce(folder, preset, Pipeline(stages, preset.ingredients, progress))
+
+
+def _reproduce(folder: Path, preset: SearchPreset, pipeline: Pipeline) -> dict[str, Any]:
     pipeline.check_levels()
     runs: list[dict[str, Any]] = []
     for seed in range(preset.seeds):
         for setting in preset.settings:
             runs.append(one_run(pipeline, preset, setting, seed))
-            write_summary(folder, preset, runs, stages.seconds())
+            write_summary(folder, preset, runs, pipeline.stages.seconds())
     return {"final": summarize(runs), "runs": runs}
 
 
