@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,26 @@ PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subproce
 TRY = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
-def begin(command: str, *arguments) -> subprocess.Popen:
-    return subprocess.Popen([*PROGRAM, command, *map(str, arguments)], **PIPES)
+@contextmanager
+def working(command: str, *arguments) -> Iterator[subprocess.Popen]:
+    """A process, which does not outlive the test."""
+    with subprocess.Popen([*PROGRAM, command, *map(str, arguments)], **PIPES) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def working_at_once(command: str, path: Path, names: str) -> Iterator[list[subprocess.Popen]]:
+    """A process a letter; none begins before all are there."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(working(command, path, name)) for name in names]
+        assert [process.stdout.readline() for process in processes] == ["ready\n"] * len(names)
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        yield processes
 
 
 def run(command: str, *arguments) -> subprocess.CompletedProcess:
@@ -40,7 +60,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_second_process_is_refused_and_goes_on_when_the_first_is_killed(tmp_path):
-    with begin("stall", tmp_path) as process:
+    with working("stall", tmp_path) as process:
         assert process.stdout.readline() == "writing\n"
         before = contents(tmp_path)
         assert any(name.startswith(".second-") and name.endswith(".partial/a") for name in before)
@@ -60,16 +80,12 @@ def test_a_second_process_is_refused_and_goes_on_when_the_first_is_killed(tmp_pa
 
 
 def test_processes_that_take_turns_lose_nothing(tmp_path):
-    processes = [begin("take_turns", tmp_path, name) for name in "ab"]
-    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
     refused = 0
-    for process in processes:
-        told, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error
-        refused += int(told)
+    with working_at_once("take_turns", tmp_path, "ab") as processes:
+        for process in processes:
+            told, error = process.communicate(timeout=120)
+            assert process.returncode == 0, error
+            refused += int(told)
     assert refused, "they never met; the test says nothing"
     made = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert len(made) == 20
@@ -80,18 +96,18 @@ def test_processes_that_take_turns_lose_nothing(tmp_path):
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     file = tmp_path / "numbers"
-    processes = [begin("write", file, byte) for byte in "ab"]
-    while any(process.poll() is None for process in processes):
-        assert not file.exists() or file.read_bytes() in (b"a" * 100_000, b"b" * 100_000)
-        time.sleep(0.001)
-    for process in processes:
-        _, error = process.communicate()
-        assert process.returncode == 0, error
+    with working_at_once("write", file, "ab") as processes:
+        while any(process.poll() is None for process in processes):
+            assert not file.exists() or file.read_bytes() in (b"a" * 100_000, b"b" * 100_000)
+            time.sleep(0.001)
+        for process in processes:
+            _, error = process.communicate()
+            assert process.returncode == 0, error
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_child_does_not_hold_what_its_killed_parent_held(tmp_path):
-    with begin("fork", tmp_path) as process:
+    with working("fork", tmp_path) as process:
         child = int(process.stdout.readline())
         try:
             assert is_held(tmp_path)

@@ -4,7 +4,7 @@ python holders.py stall FOLDER             make one stage, then stay inside the 
 python holders.py finish FOLDER            make both
 python holders.py take_turns FOLDER NAME   when told to, make ten stages, opening the folder for each until it is let in
 python holders.py fork FOLDER              hold the folder, and leave a child that outlives its parent
-python holders.py write FILE BYTE          replace a file many times by that byte, repeated
+python holders.py write FILE BYTE          when told to, replace a file many times by that byte, repeated
 """
 
 import os
@@ -44,8 +44,7 @@ def finish(folder: Path) -> None:
 
 
 def take_turns(folder: Path, name: str) -> None:
-    say("ready")
-    sys.stdin.readline()
+    wait_for_the_others()
     refused = 0
     for i in range(10):
         while True:
@@ -73,8 +72,14 @@ def fork(folder: Path) -> None:
 
 
 def write(file: Path, byte: str) -> None:
+    wait_for_the_others()
     for _ in range(50):
         replace_file(file, byte.encode() * 100_000)
+
+
+def wait_for_the_others() -> None:
+    say("ready")
+    sys.stdin.readline()
 
 
 def say(line: str) -> None:
