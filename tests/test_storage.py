@@ -57,6 +57,14 @@ def test_an_artifact_is_never_overwritten(artifact: Path):
     assert read_everything(artifact) == (Note(7, 0.1), PARTS)
 
 
+def test_numbers_of_numpy_become_json(tmp_path: Path):
+    replace_json(tmp_path / "numbers.json", {"a": np.float64(0.5), "b": [np.int32(3), np.bool_(True)], "c": np.nan})
+    assert json.loads((tmp_path / "numbers.json").read_text()) == {"a": 0.5, "b": [3, True], "c": None}
+    with pytest.raises(NotImplementedError, match="has no place in JSON"):
+        replace_json(tmp_path / "others.json", {"a": object()})
+    assert not (tmp_path / "others.json").exists()
+
+
 def test_a_failed_write_leaves_nothing(tmp_path: Path):
     def parts():
         yield "a", b"a"

@@ -169,8 +169,8 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def replace_json(path: Path, value: Any) -> None:
-    """`replace_file` with a value as JSON that a person can read too."""
-    replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    """`replace_file` with a value, NumPy's numbers included, as JSON that a person can read too."""
+    replace_file(path, msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain_number), indent=1) + b"\n")
 
 
 @contextmanager
@@ -333,6 +333,12 @@ def _flush_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{value!r} of type {type(value).__name__} has no place in JSON")
 
 
 def _is_array(leaf: Any) -> bool:

@@ -19,12 +19,11 @@ import optax
 from jax import Array
 from rich.console import Console
 
-from coulda.drawing import as_svg
+from coulda.drawing import as_svg, new_figure
 from coulda.environments.sokoban import Sokoban
 from coulda.evaluation.intervals import mean_interval
 from coulda.executors import InProcess
 from coulda.experiments.pipeline import Ingredients, Pipeline
-from coulda.extras import require
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.conv_draw import load_scenario_model
 from coulda.hindsight.learned import Learned
@@ -243,12 +242,9 @@ def _last(runs: list[dict[str, Any]], measure: str) -> dict[str, Any]:
 
 def draw(runs: list[dict[str, Any]]) -> str:
     """Solve rate and return against updates and episodes, a column a weighting, as SVG; bands are 95% over seeds."""
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
     used = {run["setting"]["weighting"] for run in runs if not _model_free(run)}
     weightings = [weighting for weighting in WEIGHTINGS if weighting in used]
-    figure = Figure((4.6 * len(weightings), 6.0), layout="constrained")
+    figure = new_figure(4.6 * len(weightings), 6.0)
     grid = figure.subplots(2, len(weightings), sharex=True, sharey="row", squeeze=False)
     per_update = runs[0]["episodes"][0] / runs[0]["updates"][0]
     for column, weighting in zip(grid.T, weightings, strict=True):

@@ -18,10 +18,10 @@ import jax
 import optax
 from jax import Array
 
+from coulda.drawing import as_svg, new_figure
 from coulda.errors import CouldaError
 from coulda.evaluation.on_scenarios import on_policy
 from coulda.executors import Executor, InProcess, Work, WorkSpec
-from coulda.extras import require
 from coulda.learners import ActorCriticLoss, Impala, episodes_of
 from coulda.policies import RecurrentPolicy
 from coulda.policies.actor_critic import ActorCritic
@@ -29,6 +29,7 @@ from coulda.pomdp import POMDP
 from coulda.recipes.networks import HeldOut, falling
 from coulda.recipes.sokoban import draw_levels, find_size, sokoban, sokoban_policy
 from coulda.recipes.worlds import find_world
+from coulda.storage import replace_file, replace_json
 from coulda.trainer import Trained, TrainerConfig, train
 from coulda.trainer.logs import LOG, held_out_curve, read_log
 
@@ -190,21 +191,19 @@ def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> 
         "curve": held_out_curve(read_log(run / LOG)),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "curve.json").write_text(json.dumps(record, indent=1) + "\n")
-    _draw(folder / "curve.svg", record)
+    replace_json(folder / "curve.json", record)
+    replace_file(folder / "curve.svg", draw(record).encode())
 
 
-def _draw(path: Path, record: dict[str, Any]) -> None:
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
+def draw(record: dict[str, Any]) -> str:
+    """Levels solved against frames."""
     rows, minutes = record["curve"], record["processor seconds"] / 60
-    figure = Figure((5, 3.2), layout="constrained")
+    figure = new_figure(5, 3.2)
     axes = figure.subplots()
     axes.plot([row["frames"] / 1e6 for row in rows], [row["solved"] for row in rows])
     axes.set(xlabel="million frames", ylabel="held-out levels solved", ylim=(0, 1))
     axes.set_title(f"IMPALA from scratch, PO-Sokoban {record['recipe']['preset']}, {minutes:.0f} min of a core")
-    figure.savefig(path, metadata={"Date": None})
+    return as_svg(figure)
 
 
 if __name__ == "__main__":

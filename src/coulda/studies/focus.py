@@ -3,7 +3,6 @@
 python -m coulda.studies.focus   # writes results/ablation/focus.json
 """
 
-import json
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from coulda.evaluation.intervals import mean_interval
 from coulda.recipes.networks import HeldOut, PolicyRecipe, Running, level_key, train_policy
 from coulda.recipes.sokoban import draw_levels, find_size
+from coulda.storage import replace_json
 
 WORLD, SEEDS = "7x7", 3
 RECIPE = PolicyRecipe(updates=400, batch=32, learning_rate=8e-3, levels=30_000)
@@ -35,7 +35,7 @@ def run(out: Path) -> None:
         seconds = time.perf_counter() - start
         found[name] = {"solved": solved, **asdict(mean_interval(np.array(solved))), "seconds": round(seconds, 1)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n")
+    replace_json(out, found)
 
 
 if __name__ == "__main__":
