@@ -2,7 +2,7 @@
 
 Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `history` (policies over
 logged histories), `diagnostics`, one file a family of estimators (`importance`, `fitted_q`, `doubly_robust`,
-`scenarios`), `model_checks` and `comparison`.
+`on_scenarios`), `model_checks` and `comparison`.
 """
 
 from coulda.evaluation.comparison import Comparison, Difference, compare
