@@ -8,7 +8,7 @@ COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-in
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check docs results bench faults lock clean
+.PHONY: help demo test test-slow docs results bench faults lock clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -16,18 +16,15 @@ help:            ## list the commands
 demo: $(DEMO_INSTALLED)  ## run the main job: the whole story, end to end
 	$(BIN)/coulda demo
 
-test: $(INSTALLED)       ## run the fast tests (what CI runs)
-	$(BIN)/pytest -n 2 --dist worksteal
-
-test-slow: $(INSTALLED)  ## run the slow tests only
-	$(BIN)/pytest -m slow
-
-check: $(INSTALLED)      ## format, lint, types, import layers and the fast tests
+test: $(INSTALLED)       ## format, lint, types, import layers and the fast tests: what CI runs
 	$(BIN)/ruff format --check $(RUFF_PATHS)
 	$(BIN)/ruff check $(RUFF_PATHS)
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal
+
+test-slow: $(INSTALLED)  ## run the slow tests only
+	$(BIN)/pytest -m slow
 
 docs: $(INSTALLED)       ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html

@@ -1,6 +1,6 @@
 """How well the exact sepsis probabilities agree with the published draws, written to results/sepsis.
 
-python -m benchmarks.sepsis_agreement path/to/sepsis_transitions.npz
+python -m benchmarks.sepsis_agreement tests/fixtures/sepsis_transitions.npz
 """
 
 import json

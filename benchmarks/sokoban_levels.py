@@ -1,6 +1,6 @@
 """How good the generated levels are, and how good the solver is, against real Boxoban levels.
 
-    python benchmarks/sokoban_levels.py boxoban_unfiltered_test.txt --out results/sokoban
+    python benchmarks/sokoban_levels.py tests/fixtures/boxoban_unfiltered_test.txt --out results/sokoban
 
 Prints JSON, and writes it and a figure into `--out`. Four-box levels are compared with the real ones; three-box levels,
 those of the paper, are checked one by one; every solution is replayed through the environment.

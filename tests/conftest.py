@@ -8,7 +8,7 @@ import jax
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHARED_DATA = ROOT.parent / "shared" / "data"
+FIXTURES = ROOT / "tests" / "fixtures"
 
 collect_ignore = ["programs/rlax_vtrace.py"]  # needs rlax, which only made a fixture
 
@@ -37,11 +37,3 @@ def few_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real data that nobody here wrote; tests that need it skip where it is absent."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip(f"the reference data is not at {SHARED_DATA}")
-    return SHARED_DATA

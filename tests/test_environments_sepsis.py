@@ -13,11 +13,12 @@ from coulda.planners import policy_iteration
 from coulda.policies import UniformPolicy
 from coulda.pomdp import rollout
 from coulda.testing import check_pomdp
+from tests.conftest import FIXTURES
 
 
 @pytest.fixture(scope="module")
-def published(shared_data):
-    return dict(np.load(shared_data / "sepsis_transitions.npz", allow_pickle=False))
+def published():
+    return dict(np.load(FIXTURES / "sepsis_transitions.npz", allow_pickle=False))
 
 
 def test_transitions_agree_within_sampling_error(published):

@@ -1,4 +1,4 @@
-"""`coulda reproduce` on a bad day: a full disk, a folder that is none, a stage that was touched, a kill."""
+"""`coulda reproduce` on a bad day: a full disk, a folder that is none or in use, a stage that was touched, a kill."""
 
 import json
 import os
@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from coulda.storage import LOCK, exclusive
 
 RUN = [sys.executable, "-m", "coulda", "reproduce"]
 SMOKE = ["evaluation", "--preset", "smoke", "--no-progress"]
@@ -33,6 +35,15 @@ def test_a_folder_that_is_a_file_is_a_clear_mistake(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+def test_a_folder_in_use_is_a_clear_mistake(tmp_path):
+    with exclusive(tmp_path / "smoke"):
+        result = reproduce(tmp_path)
+    assert result.returncode == 2
+    assert f"another process (pid {os.getpid()}) works in {tmp_path / 'smoke'}; wait for it" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in (tmp_path / "smoke").iterdir()] == [LOCK]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_is_a_clear_mistake(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
@@ -43,7 +54,7 @@ def test_a_folder_that_may_not_be_written_is_a_clear_mistake(tmp_path):
 
 
 def test_a_full_disk_loses_no_finished_stage_and_leaves_no_half_of_one(tmp_path):
-    mount = f"mount -t tmpfs -o size=24k tmpfs {tmp_path} && "
+    mount = f"mount -t tmpfs -o size=32k tmpfs {tmp_path} && "
     show = f"; code=$?; ls -A {tmp_path}/smoke/stages; exit $code"
     namespace = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     if not shutil.which("unshare") or subprocess.run([*namespace, mount + "true"], check=False).returncode:
@@ -55,7 +66,8 @@ def test_a_full_disk_loses_no_finished_stage_and_leaves_no_half_of_one(tmp_path)
     assert "the same command goes on" in result.stderr
     assert "Traceback" not in result.stderr
     # What a stage keeps of its training in a `.work` is no artifact.
-    kept = [name.rpartition("-")[0] for name in result.stdout.split() if not name.endswith((".json", ".work"))]
+    others = (".json", ".work", LOCK)
+    kept = [name.rpartition("-")[0] for name in result.stdout.split() if not name.endswith(others)]
     assert kept == ["levels-policy"]
     assert not [name for name in result.stdout.split() if "partial" in name]
 
@@ -70,6 +82,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers_and_a_touched_stage_is_refused
         while not list(killed.glob("smoke/stages/scenario-model-*.work")):
             assert process.poll() is None, "it ended before it could be killed"
             time.sleep(0.05)
+        assert f"another process (pid {process.pid}) works in" in reproduce(killed).stderr
         process.send_signal(signal.SIGKILL)
     assert not any(name.startswith("scenario-model") for name in finished(killed))
     before = finished(killed)

@@ -161,10 +161,11 @@ def test_means_and_intervals_over_seeds():
 
 def test_a_finished_run_is_not_run_again(smoke):
     numbers = lambda folder: json.loads((folder / "evaluation.json").read_text())["estimates"]
-    before, made = numbers(smoke), {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").iterdir()}
+    times = lambda: {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").glob("*-*")}
+    before, made = numbers(smoke), times()
     reproduce("evaluation", smoke)
     assert numbers(smoke) == before
-    assert {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").iterdir()} == made
+    assert times() == made
 
 
 @pytest.mark.slow

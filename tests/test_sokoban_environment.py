@@ -20,6 +20,7 @@ from coulda.errors import CouldaError
 from coulda.noise import Categorical, Point
 from coulda.pomdp import GumbelMaxChoice, Policy, batched, rollout
 from coulda.testing import check_pomdp
+from tests.conftest import FIXTURES
 
 HEIGHT, WIDTH = 5, 6
 grids = hypothesis.extra.numpy.arrays(np.uint8, (HEIGHT, WIDTH), elements=st.integers(0, 6))
@@ -164,8 +165,8 @@ def test_agrees_with_the_reference_on_generated_levels():
     check_against_reference(generate(jax.random.key(0), 100), 3, 30, seed=0)
 
 
-def test_agrees_with_the_reference_on_real_levels(shared_data):
-    check_against_reference(read_levels(shared_data / "boxoban_unfiltered_test.txt")[:200], 4, 15, seed=1)
+def test_agrees_with_the_reference_on_real_levels():
+    check_against_reference(read_levels(FIXTURES / "boxoban_unfiltered_test.txt")[:200], 4, 15, seed=1)
 
 
 @pytest.mark.parametrize("border", [0, 1])

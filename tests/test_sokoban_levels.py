@@ -22,6 +22,7 @@ from coulda.environments.sokoban.checks import DEFECTS
 from coulda.environments.sokoban.solver import SOLVED
 from coulda.errors import CouldaError
 from coulda.storage import ArtifactError
+from tests.conftest import FIXTURES
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +59,12 @@ def test_a_room_that_is_too_small_is_refused():
         generate(jax.random.key(0), 2, num_boxes=0)
 
 
-def test_statistics_of_real_levels(shared_data):
+def test_statistics_of_real_levels():
     """Floor cells of four-box levels, against real ones: two means of n = 1000 and 2000.
 
     5 standard errors: fails by chance less than once in a million keys. The twin (a room two cells narrower) must fail.
     """
-    real = read_levels(shared_data / "boxoban_unfiltered_test.txt", num_boxes=4)
+    real = read_levels(FIXTURES / "boxoban_unfiltered_test.txt", num_boxes=4)
 
     def distance(levels):
         a, b = ((x != tiles.WALL).sum((1, 2)) for x in (real, levels))
@@ -78,8 +79,8 @@ def test_level_files_round_trip(tmp_path, levels):
     np.testing.assert_array_equal(read_levels(tmp_path / "levels.txt", num_boxes=3), levels)
 
 
-def test_real_level_file_round_trips_to_the_byte(tmp_path, shared_data):
-    path = shared_data / "boxoban_unfiltered_test.txt"
+def test_real_level_file_round_trips_to_the_byte(tmp_path):
+    path = FIXTURES / "boxoban_unfiltered_test.txt"
     write_levels(tmp_path / "copy.txt", read_levels(path))
     assert (tmp_path / "copy.txt").read_text().strip() == path.read_text().strip()
 

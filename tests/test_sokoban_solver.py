@@ -10,6 +10,7 @@ import pytest
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate, read_levels, solve, tabulate, tiles
 from coulda.environments.sokoban.solver import SOLVED, UNKNOWN, UNSOLVABLE
 from coulda.pomdp import GumbelMaxChoice
+from tests.conftest import FIXTURES
 
 MOVES = {0: (-1, 0), 1: (1, 0), 2: (0, -1), 3: (0, 1)}
 
@@ -134,8 +135,8 @@ def test_a_limit_is_reported_as_unknown():
     assert solve(np.concatenate([many_targets, many_targets[1:]])[None], 1).status[0] == UNKNOWN
 
 
-def test_real_levels(shared_data):
-    levels = read_levels(shared_data / "boxoban_unfiltered_test.txt", num_boxes=4)[:60]
+def test_real_levels():
+    levels = read_levels(FIXTURES / "boxoban_unfiltered_test.txt", num_boxes=4)[:60]
     solutions = solve(levels, 4)
     assert (solutions.status == SOLVED).all()
     assert replay(levels, solutions.actions, 4).all()

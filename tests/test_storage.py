@@ -19,7 +19,6 @@ from coulda.storage import (
     Kind,
     load_tree,
     read_artifact,
-    remove_partial,
     replace_file,
     replace_json,
     save_tree,
@@ -58,6 +57,14 @@ def test_an_artifact_is_never_overwritten(artifact: Path):
     assert read_everything(artifact) == (Note(7, 0.1), PARTS)
 
 
+def test_numbers_of_numpy_become_json(tmp_path: Path):
+    replace_json(tmp_path / "numbers.json", {"a": np.float64(0.5), "b": [np.int32(3), np.bool_(True)], "c": np.nan})
+    assert json.loads((tmp_path / "numbers.json").read_text()) == {"a": 0.5, "b": [3, True], "c": None}
+    with pytest.raises(NotImplementedError, match="has no place in JSON"):
+        replace_json(tmp_path / "others.json", {"a": object()})
+    assert not (tmp_path / "others.json").exists()
+
+
 def test_a_failed_write_leaves_nothing(tmp_path: Path):
     def parts():
         yield "a", b"a"
@@ -82,13 +89,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path]
     replace_file(path, b"a longer one")
     assert path.read_bytes() == b"a longer one"
-
-
-def test_leftovers_of_killed_writers_are_swept_and_nothing_else(artifact: Path):
-    (artifact.parent / ".note.abc.partial").mkdir()
-    (artifact.parent / ".kept").mkdir()
-    remove_partial(artifact.parent)
-    assert sorted(path.name for path in artifact.parent.iterdir()) == [".kept", "note"]
 
 
 @pytest.mark.parametrize("name", ["../escape", "folder/part", "manifest.json", ".hidden", ""])

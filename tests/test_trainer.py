@@ -195,7 +195,23 @@ def test_kills_lose_nothing(tmp_path):
     for folder in ("killed", "alone"):
         assert program("run", tmp_path / folder, steps, 0) == f"done {steps}\n"
     assert state_files(tmp_path / "killed") == state_files(tmp_path / "alone")
-    assert not list((tmp_path / "killed").glob(".*"))
+    assert not list((tmp_path / "killed").glob(".*.partial"))
+
+
+def test_a_second_process_is_refused_while_the_first_trains(tmp_path):
+    arguments = ["run", str(tmp_path), "1000", "0.05"]
+    with subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.DEVNULL) as process:
+        try:
+            while not checkpoint_steps(tmp_path):
+                assert process.poll() is None
+                time.sleep(0.01)
+            with pytest.raises(CouldaError, match=rf"another process \(pid {process.pid}\) works in"):
+                run(tmp_path, 1000, resume=True, config={"best": "loss"})
+        finally:
+            process.kill()
+    reached = checkpoint_steps(tmp_path)[-1]
+    assert run(tmp_path, reached + 3, resume=True, config={"log_every": 1}).status == "done"
+    assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == list(range(1, reached + 4))
 
 
 def test_ctrl_c_saves_and_exits_cleanly(tmp_path):

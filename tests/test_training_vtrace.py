@@ -1,7 +1,6 @@
 """V-trace against the sum in its definition, against rlax's numbers, and in the cases that can be told by hand."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +8,9 @@ import numpy as np
 import pytest
 
 from coulda.learners.vtrace import vtrace
+from tests.conftest import FIXTURES
 
-RLAX = json.loads((Path(__file__).parent / "fixtures" / "vtrace_rlax.json").read_text())["examples"]
+RLAX = json.loads((FIXTURES / "vtrace_rlax.json").read_text())["examples"]
 
 
 def episode(seed, steps=9, end=6):

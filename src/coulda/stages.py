@@ -10,10 +10,10 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from rich.console import Console
@@ -22,8 +22,8 @@ from coulda.storage import (
     MANIFEST,
     ArtifactError,
     Kind,
+    exclusive,
     read_artifact,
-    remove_partial,
     replace_json,
     verify_artifact,
     write_artifact,
@@ -41,7 +41,7 @@ RESULT = Kind("result", 1, ResultMetadata)
 
 @dataclass
 class Stages:
-    """The stages of one run, in one folder.
+    """The stages of one run, in one folder, which is held against other processes until `close`.
 
     Args:
         folder: where artifacts are kept; made if it is not there.
@@ -52,10 +52,20 @@ class Stages:
     console: Console = field(default_factory=lambda: Console(stderr=True))
     _known: set[Path] = field(default_factory=set, init=False)
     """Made or checked by this object."""
+    _holding: ExitStack = field(default_factory=ExitStack, init=False)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_partial(self.folder)
+        self._holding.enter_context(exclusive(self.folder))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes work in the folder."""
+        self._holding.close()
 
     def make(
         self, name: str, settings: Mapping[str, Any], inputs: Mapping[str, Path], make: Callable[[Path], None]

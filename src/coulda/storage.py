@@ -3,18 +3,22 @@
 An artifact is a folder of parts and a `manifest.json` that names its kind, its version, its metadata and the
 SHA-256 of every part. It is written beside its place, flushed to the disk and renamed into it, so that a
 reader meets a whole artifact or none. Reading checks the manifest's own digest first and each part's digest
-before a byte of it is interpreted; nothing is ever unpickled. Trees of arrays become safetensors.
+before a byte of it is interpreted; nothing is ever unpickled. Trees of arrays become safetensors. Whoever works in
+a folder for long holds it, so that two processes never do at once.
 """
 
+import fcntl
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TextIO, TypeVar
 
 import equinox as eqx
 import jax
@@ -28,6 +32,7 @@ from coulda.errors import CouldaError
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+LOCK = ".lock"
 _WEIGHTS = "weights.safetensors"
 _PART_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 
@@ -154,8 +159,8 @@ def _read_manifest(path: Path) -> Manifest:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a plain file, which appears whole or not at all; one that is already there stays until then."""
-    partial = path.with_name(f".{path.name}{PARTIAL}")
-    partial.unlink(missing_ok=True)
+    # A name of its own: of two writers at once one wins, and neither writes into the other's file.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
         _write_file(partial, data)
         partial.replace(path)
@@ -164,14 +169,31 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def replace_json(path: Path, value: Any) -> None:
-    """`replace_file` with a value as JSON that a person can read too."""
-    replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    """`replace_file` with a value, NumPy's numbers included, as JSON that a person can read too."""
+    replace_file(path, msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain_number), indent=1) + b"\n")
 
 
-def remove_partial(folder: Path) -> None:
-    """Remove what writers that were killed left in `folder`. Call it only where nobody is writing."""
-    for path in Path(folder).glob(f".*{PARTIAL}"):
-        shutil.rmtree(path, ignore_errors=True)
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if it is not there, while working in it: other processes are refused until then.
+
+    The kernel lets go of it when the process ends, however it ends, so that a kill leaves nothing to clean up. Within
+    the process it may be held again; it is let go when the last holder is done. What writers that were killed left
+    in the folder is removed by the first, since nobody else can be writing there.
+    """
+    place = Path(folder).resolve()
+    if place not in _held:
+        _held[place] = _Held(_lock(Path(folder)))
+        _remove_partial(place)
+    held = _held[place]
+    held.times += 1
+    try:
+        yield
+    finally:
+        held.times -= 1
+        if not held.times:
+            _held.pop(place, None)
+            held.lock.close()
 
 
 def save_tree(tree: Any) -> bytes:
@@ -210,6 +232,56 @@ def load_network(path: Path, kind: Kind[Metadata], make: Callable[..., Any]) -> 
     artifact = read_artifact(path, kind)
     template = eqx.filter_eval_shape(make, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
     return load_tree(artifact.read(_WEIGHTS), template)
+
+
+@dataclass
+class _Held:
+    lock: TextIO
+    times: int = 0
+
+
+_held: dict[Path, _Held] = {}
+"""The folders that this process holds."""
+
+
+def _lock(folder: Path) -> TextIO:
+    """The open file that a lock is held on, with the number of this process in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / LOCK).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise CouldaError(
+            f"another process (pid {holder}) works in {folder}; wait for it, or name another folder"
+        ) from None
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _hold_nothing() -> None:
+    """In a fork: its parent holds the folders, and shall not hold them beyond its own end through this process."""
+    for held in _held.values():
+        held.lock.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_hold_nothing)
+
+
+def _remove_partial(folder: Path) -> None:
+    for path in folder.glob(f".*{PARTIAL}"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _refusal(
@@ -261,6 +333,12 @@ def _flush_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{value!r} of type {type(value).__name__} has no place in JSON")
 
 
 def _is_array(leaf: Any) -> bool:

@@ -9,6 +9,7 @@ from rich.panel import Panel
 
 from coulda.experiments import story
 from coulda.report.page import FOLDER
+from coulda.storage import exclusive
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class Demo:
     def run(self) -> None:
         """Tell the story, write the page."""
         console = Console()
-        self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
-        shutil.rmtree(self.out / FOLDER, ignore_errors=True)
-        console.print(Panel(story.__doc__ or "", title="Woulda, coulda, shoulda"))
-        page = story.tell(self.out, story.SMOKE if self.smoke else story.DEMO, console, self.progress)
+        with exclusive(self.out):  # before the work: a wrong path should cost nothing
+            shutil.rmtree(self.out / FOLDER, ignore_errors=True)
+            console.print(Panel(story.__doc__ or "", title="Woulda, coulda, shoulda"))
+            page = story.tell(self.out, story.SMOKE if self.smoke else story.DEMO, console, self.progress)
         console.print(f"\nLook at it: [bold]{page.resolve().as_uri()}[/]")
 
 

@@ -12,6 +12,7 @@ from coulda.cli.presets import PresetName
 from coulda.errors import CouldaError
 from coulda.experiments.cost import expected_cost
 from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, ingredients
+from coulda.storage import exclusive
 from coulda.studies import sepsis
 
 Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
@@ -52,17 +53,17 @@ class Reproduce:
         console, sizes = Console(), ingredients(self.preset, self.world, self.seed)
         own = sizes.world == OWN_WORLDS[self.preset]
         folder = self.folder / (self.preset if own else f"{self.preset}-{sizes.world}")
-        folder.mkdir(parents=True, exist_ok=True)
         if self.preset == "paper" and self.figure != "sepsis":
             console.print(expected_cost(sizes))
-        for name in [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]:
-            if name == "sepsis":
-                _sepsis(folder, self.preset)
-            else:
-                figure = FIGURES[name]
-                found = figure.reproduce(folder, figure.preset(sizes, self.preset), self.progress)
-                console.print(TABLES[name](found))
-            console.print(f"written: {folder}/{name}.json")
+        with exclusive(folder):
+            for name in [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]:
+                if name == "sepsis":
+                    _sepsis(folder, self.preset)
+                else:
+                    figure = FIGURES[name]
+                    found = figure.reproduce(folder, figure.preset(sizes, self.preset), self.progress)
+                    console.print(TABLES[name](found))
+                console.print(f"written: {folder}/{name}.json")
 
 
 def _sepsis(folder: Path, preset: str) -> None:

@@ -14,6 +14,7 @@ from coulda.errors import CouldaError
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.running import Running
 from coulda.recipes.sokoban import SokobanWorld, draw_levels, find_sokoban, level_key
+from coulda.storage import exclusive
 from coulda.trainer import Trained
 
 
@@ -53,15 +54,16 @@ class TrainNetwork:
         if self.running.folder is None:
             raise CouldaError(f"a {name} is kept in a folder, and none is named; add --folder.")
         path = self.running.folder / name
-        if path.exists():
-            raise FileExistsError(f"{path} exists; name another --folder, or remove it")
-        with console.status("generating levels …"):
-            levels = draw_levels(level_key(self.seed), world, pool, recipe.levels)
-        trained = train(self.seed, world, levels, recipe, self.running)
-        if trained.status == "interrupted":
-            console.print(f"stopped after {trained.step} updates; the same command goes on from there")
-            return
-        if episodes := self.running.evaluation_episodes:
-            console.print(measure(trained.state, HeldOut.drawn(self.seed + 2, world, episodes)))
-        save(path, trained.state)
+        with exclusive(self.running.folder):
+            if path.exists():
+                raise FileExistsError(f"{path} exists; name another --folder, or remove it")
+            with console.status("generating levels …"):
+                levels = draw_levels(level_key(self.seed), world, pool, recipe.levels)
+            trained = train(self.seed, world, levels, recipe, self.running)
+            if trained.status == "interrupted":
+                console.print(f"stopped after {trained.step} updates; the same command goes on from there")
+                return
+            if episodes := self.running.evaluation_episodes:
+                console.print(measure(trained.state, HeldOut.drawn(self.seed + 2, world, episodes)))
+            save(path, trained.state)
         console.print(f"written: {path}")

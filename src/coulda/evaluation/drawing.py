@@ -1,10 +1,10 @@
 """Pictures of a comparison: every estimate with its interval, and the error against t. Needs the extra `plots`."""
 
 from pathlib import Path
-from typing import Any
 
+from coulda.drawing import as_png, new_figure
 from coulda.evaluation.comparison import Comparison
-from coulda.extras import require
+from coulda.storage import replace_file
 
 COLORS = {"trust": "#1b7f4b", "caution": "#c77700", "do not trust": "#b3261e"}
 """Of the verdicts; told apart by eyes that do not see red and green, since they also differ in lightness."""
@@ -12,10 +12,10 @@ COLORS = {"trust": "#1b7f4b", "caution": "#c77700", "do not trust": "#b3261e"}
 
 def draw_estimates(comparison: Comparison, path: Path | str) -> None:
     """One panel a policy: each method's interval in the color of its verdict, and the truth where it is known."""
-    plt = _pyplot()
     panels = list(comparison.estimates.items())
     height = 1.5 + 0.3 * max(len(methods) for _, methods in panels)
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.5 * len(panels), height), squeeze=False, sharey=True)
+    figure = new_figure(4.5 * len(panels), height)
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)
     for axis, (name, methods) in zip(axes[0], panels, strict=True):
         for row, estimate in enumerate(methods.values()):
             if estimate.value is None or estimate.interval is None:
@@ -29,14 +29,13 @@ def draw_estimates(comparison: Comparison, path: Path | str) -> None:
             axis.legend(loc="best")
         axis.set(title=name, xlabel="expected return", yticks=range(len(methods)), yticklabels=list(methods))
     axes[0][0].invert_yaxis()
-    figure.savefig(path, bbox_inches="tight", dpi=150)
-    plt.close(figure)
+    replace_file(Path(path), as_png(figure))
 
 
 def draw_errors(comparison: Comparison, path: Path | str) -> None:
     """Relative error of MB-PE (t = 0) and CF-PE(t) against t, a line a policy (Figure 2, left)."""
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(5, 3.5))
+    figure = new_figure(5, 3.5)
+    axis = figure.subplots()
     for name, methods in comparison.estimates.items():
         points = sorted((_steps(method), comparison.error(name, method)) for method in methods if _steps(method) >= 0)
         known = [(t, error) for t, error in points if error is not None]
@@ -44,8 +43,7 @@ def draw_errors(comparison: Comparison, path: Path | str) -> None:
             axis.plot(*zip(*known, strict=True), "o-", label=name)
     axis.set(xlabel="t, steps of the log that scenarios are inferred from", ylabel="relative error", ylim=(0, None))
     axis.legend()
-    figure.savefig(path, bbox_inches="tight", dpi=150)
-    plt.close(figure)
+    replace_file(Path(path), as_png(figure))
 
 
 def _steps(method: str) -> int:
@@ -53,8 +51,3 @@ def _steps(method: str) -> int:
     if method.startswith("CF-PE("):
         return int(method[6:-1])
     return 0 if method == "MB-PE" else -1
-
-
-def _pyplot() -> Any:
-    require("matplotlib", extra="plots").use("Agg")
-    return require("matplotlib.pyplot", extra="plots")

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from jax import Array
 
-from coulda.drawing import as_svg
+from coulda.drawing import as_svg, new_figure
 from coulda.environments.sokoban import Sokoban
 from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.extras import require
@@ -55,8 +55,12 @@ class Latents(eqx.Module):
 
 def reproduce(folder: Path, preset: MismatchPreset, progress: bool = True) -> dict[str, Any]:
     """All stages; the last writes `mismatch.json` and `mismatch.svg` into `folder`."""
-    stages = Stages(folder / "stages")
-    pipeline = Pipeline(stages, preset.ingredients, progress)
+    with Stages(folder / "stages") as stages:
+        return _reproduce(folder, preset, Pipeline(stages, preset.ingredients, progress))
+
+
+def _reproduce(folder: Path, preset: MismatchPreset, pipeline: Pipeline) -> dict[str, Any]:
+    stages = pipeline.stages
     model_path, network = pipeline.scenario_model()
     environment = pipeline.environment("truth")
     keys = jax.random.split(pipeline.key("mismatch"), preset.episodes)
@@ -135,10 +139,10 @@ def _density(mean: Any, log_scale: Any) -> np.ndarray:
 def draw(found: dict[str, Any]) -> str:
     """A panel a t, as SVG: prior as a red circle, embeddings of true levels as crosses, their density in blue."""
     require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
     from matplotlib.patches import Circle
 
-    figure = Figure((9.5, 3.4), layout="constrained", dpi=144)
+    figure = new_figure(9.5, 3.4)
+    figure.set_dpi(144)
     names = {0: "unconditional", 1: "filtering"}
     line = GRID[np.abs(GRID) <= 3]
     for axes, (t, row) in zip(figure.subplots(1, len(found)), found.items(), strict=True):

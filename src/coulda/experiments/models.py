@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from coulda.drawing import as_svg
+from coulda.drawing import as_svg, new_figure
 from coulda.experiments.pipeline import Ingredients, Pipeline, training_log
-from coulda.extras import require
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.scenario_model import quality
 from coulda.stages import Stages
@@ -37,8 +36,12 @@ class ModelsPreset:
 
 def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict[str, Any]:
     """All stages; the last writes `models.json` and `models.svg` into `folder`."""
-    stages = Stages(folder / "stages")
-    pipeline = Pipeline(stages, preset.ingredients, progress)
+    with Stages(folder / "stages") as stages:
+        return _reproduce(folder, preset, Pipeline(stages, preset.ingredients, progress))
+
+
+def _reproduce(folder: Path, preset: ModelsPreset, pipeline: Pipeline) -> dict[str, Any]:
+    stages = pipeline.stages
     policy_path, policy = pipeline.policy()
     model_path, network = pipeline.scenario_model()
     pipeline.check_levels()
@@ -66,13 +69,10 @@ def reproduce(folder: Path, preset: ModelsPreset, progress: bool = True) -> dict
 
 def draw(found: dict[str, Any]) -> str:
     """The policy's solve rate against minutes of training, and what the scenario model draws against t, as SVG."""
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
     curve, rows = found["policy's curve"], found["scenario model"]
     # Where networks are not measured while they are trained, there is no curve to draw.
     panels = 2 if curve else 1
-    figure = Figure((4.25 * panels, 3.4), layout="constrained")
+    figure = new_figure(4.25 * panels, 3.4)
     *left, right = figure.subplots(1, panels, squeeze=False)[0]
     for axes in left:
         axes.plot([row["seconds"] / 60 for row in curve], [row["solved"] for row in curve])

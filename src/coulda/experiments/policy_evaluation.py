@@ -15,12 +15,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coulda.drawing import as_svg
+from coulda.drawing import as_svg, new_figure
 from coulda.evaluation import Comparison, ImportanceSampling, Method, OnScenarios, Precision, compare, on_policy
 from coulda.evaluation.estimate import VERDICTS, Estimate, plain
 from coulda.evaluation.intervals import mean_interval
 from coulda.experiments.pipeline import Ingredients, Pipeline
-from coulda.extras import require
 from coulda.hindsight.learned import Learned
 from coulda.policies import NoisyPolicy
 from coulda.pomdp import Policy
@@ -57,7 +56,12 @@ class EvaluationPreset:
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
     """All stages of all seeds; `evaluation.json`, `.csv` and `.svg` are written into `folder` after each seed."""
-    stages, begin = Stages(folder / "stages"), preset.ingredients
+    with Stages(folder / "stages") as stages:
+        return _reproduce(folder, preset, stages, progress)
+
+
+def _reproduce(folder: Path, preset: EvaluationPreset, stages: Stages, progress: bool) -> dict[str, Any]:
+    begin = preset.ingredients
     pipelines = [Pipeline(stages, replace(begin, seed=begin.seed + i), progress) for i in range(preset.seeds)]
     truth = true_values(pipelines[0], preset)
     estimates: list[dict[str, Any]] = []
@@ -199,10 +203,7 @@ def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]
 
 def draw(found: dict[str, Any]) -> str:
     """The figure, as SVG: error against t with 95% intervals, means over seeds; importance sampling as dots."""
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
-    figure = Figure((6, 3.8), layout="constrained")
+    figure = new_figure(6, 3.8)
     axes = figure.subplots()
     rows = found["over seeds"]
     for color, name in enumerate(dict.fromkeys(row["policy"] for row in rows)):

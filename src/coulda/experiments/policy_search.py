@@ -18,12 +18,11 @@ import numpy as np
 import optax
 from rich.console import Console
 
-from coulda.drawing import as_svg
+from coulda.drawing import as_svg, new_figure
 from coulda.environments.sokoban import Sokoban
 from coulda.evaluation.intervals import mean_interval
 from coulda.executors import InProcess
 from coulda.experiments.pipeline import Ingredients, Pipeline
-from coulda.extras import require
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.learned import Learned
 from coulda.learners import Impala, episodes_of
@@ -115,18 +114,21 @@ def reproduce(
     folder: Path, preset: SearchPreset, progress: bool = True, console: Console | None = None
 ) -> dict[str, Any]:
     """All stages; JSON and figure, named as the preset, are written after each curve from what is there by then."""
-    stages = Stages(folder / "stages", console or Console(stderr=True))
-    pipeline = Pipeline(stages, preset.ingredients, progress)
+    with Stages(folder / "stages", console or Console(stderr=True)) as stages:
+        return _reproduce(folder, preset, Pipeline(stages, preset.ingredients, progress))
+
+
+def _reproduce(folder: Path, preset: SearchPreset, pipeline: Pipeline) -> dict[str, Any]:
     pipeline.check_levels()
     runs: list[dict[str, Any]] = []
     for seed in range(preset.seeds):
         for setting in preset.settings:
             settings, inputs = depends_on(pipeline, preset, setting, seed)
             make = partial(one_run, pipeline, preset, setting, seed, settings)
-            path = stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
+            path = pipeline.stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
             found = msgspec.json.decode(read_result(path)["curve.json"])
             runs.append({"setting": asdict(setting), "seed": seed, **found})
-            write_summary(folder, preset, runs, stages.seconds())
+            write_summary(folder, preset, runs, pipeline.stages.seconds())
     return {"final": summarize(runs), "runs": runs}
 
 
@@ -240,12 +242,9 @@ def _last(runs: list[dict[str, Any]], measure: str) -> dict[str, Any]:
 
 def draw(runs: list[dict[str, Any]]) -> str:
     """Solve rate and return against updates and episodes, one column per weighting, as SVG, with 95% over seeds."""
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
     used = {run["setting"]["weighting"] for run in runs if not _model_free(run)}
     weightings = [weighting for weighting in WEIGHTINGS if weighting in used]
-    figure = Figure((4.6 * len(weightings), 6.0), layout="constrained")
+    figure = new_figure(4.6 * len(weightings), 6.0)
     grid = figure.subplots(2, len(weightings), sharex=True, sharey="row", squeeze=False)
     per_update = runs[0]["episodes"][0] / runs[0]["updates"][0]
     for column, weighting in zip(grid.T, weightings, strict=True):

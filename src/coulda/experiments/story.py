@@ -72,7 +72,11 @@ class StoryPreset:
 
 def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = True) -> Path:
     """Run all of it, finished stages being reused; returns the path of the page."""
-    pipeline = Pipeline(Stages(folder / "stages", console), preset.ingredients, progress)
+    with Stages(folder / "stages", console) as stages:
+        return _tell(folder, preset, console, Pipeline(stages, preset.ingredients, progress))
+
+
+def _tell(folder: Path, preset: StoryPreset, console: Console, pipeline: Pipeline) -> Path:
     console.rule("1  levels, and a log of a random policy")
     pipeline.check_levels()
     log = pipeline.log()[1]
@@ -85,7 +89,7 @@ def tell(folder: Path, preset: StoryPreset, console: Console, progress: bool = T
     comparison = make_table(pipeline, preset, policies, log, network)
     console.print(_table(comparison))
     console.rule("5  a better policy: on inferred scenarios (CF-GPS), and on imagined ones (MB-PS)")
-    search = policy_search.reproduce(folder, preset.search, progress, console)
+    search = policy_search.reproduce(folder, preset.search, pipeline.progress, console)
     for name, row in search["final"].items():
         console.print(f"{name}: solves {row['solved']['mean']:.1%} of new levels after {preset.search_updates} updates")
     report = make_report(pipeline, preset, policies, log, network, comparison, search)

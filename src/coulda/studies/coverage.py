@@ -37,6 +37,7 @@ from coulda.hindsight import Exact, Prior
 from coulda.hindsight.source import fresh
 from coulda.policies import TabularPolicy
 from coulda.pomdp import Episode
+from coulda.storage import replace_json
 
 INITIAL = np.array([0.7, 0.3, 0.0, 0.0])
 WAIT = np.array([[0.6, 0.2, 0.2, 0.0], [0.1, 0.6, 0.0, 0.3], [0, 0, 1, 0], [0, 0, 0, 1.0]])
@@ -105,7 +106,7 @@ class Coverage:
             "seconds": round(time.time() - start, 1),
         }
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.write_text(json.dumps(result, indent=1) + "\n")
+        replace_json(self.out, result)
         return result
 
     def split(self, rows: Any) -> Any:
@@ -198,7 +199,7 @@ class Power:
         warned = {str(size): self.warned(key, log, model(TREAT + size * (MILD - TREAT))) for size in self.sizes}
         result = {"repeats": self.repeats, "episodes": self.episodes, "caution or worse": warned}
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.write_text(json.dumps(result, indent=1) + "\n")
+        replace_json(self.out, result)
         return result
 
     def warned(self, key: Array, log: EpisodeLog, believed: TabularPOMDP) -> float:

@@ -13,9 +13,8 @@ from typing import Any
 
 import jax
 
-from coulda.drawing import as_svg
+from coulda.drawing import as_svg, new_figure
 from coulda.executors import InProcess
-from coulda.extras import require
 from coulda.recipes.impala import ImpalaRecipe, impala_recipe, learn
 from coulda.recipes.running import Running
 from coulda.storage import replace_file, replace_json
@@ -53,11 +52,8 @@ def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> 
 
 def draw(record: dict[str, Any]) -> str:
     """Held-out levels solved against frames, as SVG."""
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
     rows, minutes = record["curve"], record["processor seconds"] / 60
-    figure = Figure((5, 3.2), layout="constrained")
+    figure = new_figure(5, 3.2)
     axes = figure.subplots()
     axes.plot([row["frames"] / 1e6 for row in rows], [row["solved"] for row in rows])
     axes.set(xlabel="million frames", ylabel="held-out levels solved", ylim=(0, 1))

@@ -7,7 +7,6 @@ everywhere; SVG has a pendulum whose gravity is wrong.
     python -m coulda.studies.relatives        # writes results/gps and results/svg, in about five minutes
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from coulda.drawing import as_svg, new_figure
 from coulda.environments.pendulum import Pendulum
 from coulda.evaluation import on_policy
 from coulda.evaluation.intervals import mean_interval
-from coulda.extras import require
 from coulda.hindsight import Prior
 from coulda.hindsight.observed import ObservedStates
 from coulda.policies.trainable import FeedforwardPolicy
@@ -28,6 +27,7 @@ from coulda.search.guided import CoefficientNoisePOMDP, RegulatorPlanner, fit_co
 from coulda.search.objective import ReturnWeightedRegression
 from coulda.search.policy_search import PolicySearch
 from coulda.search.value_gradient import ValueGradient
+from coulda.storage import replace_file, replace_json
 
 
 @dataclass(frozen=True)
@@ -127,15 +127,13 @@ def _write(folder: Path, name: str, preset: Preset, curves: dict[str, dict[str, 
     folder.mkdir(parents=True, exist_ok=True)
     final = {method: asdict(mean_interval(np.array(curve["returns"])[:, -1])) for method, curve in curves.items()}
     record = {"experiment": name, "preset": asdict(preset), "final true return": final, "curves": curves}
-    (folder / "curves.json").write_text(json.dumps(record, indent=1) + "\n")
-    _draw(folder / "curves.svg", name, curves)
+    replace_json(folder / "curves.json", record)
+    replace_file(folder / "curves.svg", draw(name, curves).encode())
 
 
-def _draw(path: Path, name: str, curves: dict[str, dict[str, list[Any]]]) -> None:
-    require("matplotlib", extra="plots")
-    from matplotlib.figure import Figure
-
-    figure = Figure((5, 3.2), layout="constrained")
+def draw(name: str, curves: dict[str, dict[str, list[Any]]]) -> str:
+    """Mean and interval of each method's curve."""
+    figure = new_figure(5, 3.2)
     axes = figure.subplots()
     for method, curve in curves.items():
         returns = np.array(curve["returns"])
@@ -144,7 +142,7 @@ def _draw(path: Path, name: str, curves: dict[str, dict[str, list[Any]]]) -> Non
         axes.fill_between(curve["updates"], [i.low for i in intervals], [i.high for i in intervals], alpha=0.2)
     axes.set(xlabel="policy updates", ylabel="true return", title=f"{name} on a pendulum, mean and 95% interval")
     axes.legend()
-    figure.savefig(path, metadata={"Date": None})
+    return as_svg(figure)
 
 
 if __name__ == "__main__":

@@ -21,15 +21,15 @@ import numpy as np
 import tyro
 from jax import Array
 
+from coulda.drawing import as_png, new_figure
 from coulda.environments.sepsis import Sepsis
 from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, Schema, checked_log, collect
 from coulda.evaluation import Comparison, ImportanceSampling, OnScenarios, Precision, compare, on_policy
-from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
 from coulda.policies import TabularPolicy
-from coulda.storage import replace_file
+from coulda.storage import replace_file, replace_json
 
 ACTIONS, OBSERVED, PROJECTED = 8, 720, 144
 DEAD, DISCHARGED = PROJECTED, PROJECTED + 1
@@ -101,7 +101,7 @@ class SepsisReproduction:
             "seconds": round(time.time() - start, 1),
         }
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.out, (json.dumps(result, indent=1) + "\n").encode())
+        replace_json(self.out, result)
         draw_estimates(rows, self.out.with_suffix(".png"))
         return result
 
@@ -134,18 +134,16 @@ class SepsisReproduction:
 
 def draw_estimates(rows: list[dict[str, float]], path: Path) -> None:
     """Every estimate of every data set, beside what the policy is worth in truth."""
-    require("matplotlib", extra="plots").use("Agg")
-    plt = require("matplotlib.pyplot", extra="plots")
     names = ("observed", "WIS", "WIS held out", "MB-PE", "CF-PE", "true")
-    figure, axis = plt.subplots(figsize=(6, 3.5))
+    figure = new_figure(6, 3.5)
+    axis = figure.subplots()
     for place, name in enumerate(names):
         values = np.array([row[name] for row in rows if np.isfinite(row.get(name, np.nan))])
         spread = np.linspace(-0.25, 0.25, len(values))
         axis.plot(place + spread, np.sort(values), ".", markersize=3)
         axis.hlines(values.mean(), place - 0.35, place + 0.35, "black", linewidth=1)
     axis.set(xticks=range(len(names)), xticklabels=names, ylabel="return", title=f"{len(rows)} data sets, and means")
-    figure.savefig(path, bbox_inches="tight", dpi=150)
-    plt.close(figure)
+    replace_file(path, as_png(figure))
 
 
 def best_planner() -> TabularPlanner:

@@ -18,14 +18,15 @@ import numpy as np
 import tyro
 from jax import Array
 
+from coulda.drawing import as_png, new_figure
 from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.episodes import collect
 from coulda.evaluation import Comparison, OnPolicy, OnScenarios, Precision, compare
 from coulda.evaluation.estimate import plain
-from coulda.extras import require
 from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
 from coulda.policies import TabularPolicy
+from coulda.storage import replace_file, replace_json
 from coulda.studies.sepsis import ACTIONS, CF_PE, OBSERVED, SOFTNESS, best_planner
 
 SOFTER = (0.02, 0.05, 0.1, 0.2)
@@ -76,7 +77,7 @@ class SepsisControl:
             "pairing": pairing,
         }
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "sepsis_control.json").write_text(json.dumps(result, indent=1) + "\n")
+        replace_json(self.out / "sepsis_control.json", result)
         draw_pairing(pairing, self.out / "sepsis_pairing.png")
         return result
 
@@ -93,10 +94,9 @@ class SepsisControl:
 
 def draw_pairing(pairing: list[dict[str, Any]], path: Path) -> None:
     """Width of the interval of each difference against the number of episodes, paired and unpaired."""
-    require("matplotlib", extra="plots").use("Agg")
-    plt = require("matplotlib.pyplot", extra="plots")
     episodes = np.geomspace(50, 20_000, 50)
-    figure, panels = plt.subplots(1, len(SCENARIOS), figsize=(4 * len(SCENARIOS), 3.8), sharey=True)
+    figure = new_figure(4 * len(SCENARIOS), 3.8)
+    panels = figure.subplots(1, len(SCENARIOS), sharey=True)
     for axis, count in zip(panels, SCENARIOS, strict=True):
         for number, row in enumerate(row for row in pairing if row["scenarios an episode"] == count):
             paired, unpaired = (3.92 * row[f"{kind} deviation"] / np.sqrt(episodes) for kind in ("paired", "unpaired"))
@@ -106,8 +106,7 @@ def draw_pairing(pairing: list[dict[str, Any]], path: Path) -> None:
         axis.set(xlabel="logged episodes", title=f"{count} scenario{'s' if count > 1 else ''} an episode")
         axis.legend(fontsize="small", title="best minus", loc="lower left")
     panels[0].set(ylabel="width of the 95 % interval\npaired (solid), unpaired (dashed)")
-    figure.savefig(path, bbox_inches="tight", dpi=150)
-    plt.close(figure)
+    replace_file(path, as_png(figure))
 
 
 def _pair(table: Comparison, num_scenarios: int, second: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.storage import remove_partial
+from coulda.storage import exclusive
 from coulda.trainer.checkpoints import (
     checkpoint_path,
     checkpoint_steps,
@@ -96,7 +96,7 @@ def train(
             Where it has `frames`, the log also tells frames a second.
         state: the state before the first step, which is also the template of those in checkpoints.
         config: how long, and how often.
-        folder: where checkpoints and `log.jsonl` go; None keeps nothing.
+        folder: where checkpoints and `log.jsonl` go, held against other processes meanwhile; None keeps nothing.
         settings: whatever made `step` and `state`; stored, and on resuming it must be the same.
         evaluate: `(key, state) -> metrics`, run before each checkpoint.
         resume: go on from the newest checkpoint in `folder`, if there is any.
@@ -105,17 +105,20 @@ def train(
         progress: show progress on the screen.
     """
     start = 0
-    if folder is not None:
-        folder = Path(folder)
-        remove_partial(folder)
-        if resume or from_step is not None:
-            start, state = _resume(folder, key, state, settings, from_step)
-        elif steps := checkpoint_steps(folder):
-            raise FileExistsError(
-                f"{folder} holds a run of {steps[-1]} steps; pass resume=True to go on with it, or name another folder"
-            )
-    run = _Run(key, step, state, config, folder, settings, evaluate, start)
-    with open_logs(folder, start, config.steps, tensorboard, progress) as log, _interruptions() as interrupted:
+    with ExitStack() as stack:
+        if folder is not None:
+            folder = Path(folder)
+            stack.enter_context(exclusive(folder))
+            if resume or from_step is not None:
+                start, state = _resume(folder, key, state, settings, from_step)
+            elif steps := checkpoint_steps(folder):
+                raise FileExistsError(
+                    f"{folder} holds a run of {steps[-1]} steps; "
+                    "pass resume=True to go on with it, or name another folder"
+                )
+        run = _Run(key, step, state, config, folder, settings, evaluate, start)
+        log = stack.enter_context(open_logs(folder, start, config.steps, tensorboard, progress))
+        interrupted = stack.enter_context(_interruptions())
         while run.step < config.steps and not interrupted.is_set():
             run.advance(log)
         run.finish(log)

@@ -65,11 +65,6 @@ def write_strip(path: str | Path, states: Any, observations: Any, captions: Sequ
     image.fromarray(np.concatenate(columns, axis=1)).save(path, optimize=True)
 
 
-def write_png(path: str | Path, picture: np.ndarray) -> None:
-    """One picture."""
-    require("PIL.Image", extra="sokoban").fromarray(picture).save(path, optimize=True)
-
-
 def _stack(state: Any, observation: Any, size: int) -> np.ndarray:
     """The state above and the observation below."""
     gap = size // 2
