@@ -20,9 +20,13 @@ def specimen(request) -> zoo.Specimen:
     return request.param()
 
 
-def rows_of(specimen: zoo.Specimen, n: int, key=KEY) -> dict:
-    values = specimen.scm.sample(key, n)
-    return {name: values[name] for name in specimen.observed}
+def rows_of(specimen: zoo.Specimen, n: int = ROWS) -> dict:
+    values = specimen.scm.sample(KEY, n)
+    return {name: np.asarray(values[name]) for name in specimen.observed}
+
+
+def row_of(specimen: zoo.Specimen, i: int) -> dict:
+    return {name: jnp.asarray(value[i]) for name, value in rows_of(specimen).items()}
 
 
 def assert_trees_equal(left, right):
@@ -47,7 +51,7 @@ def test_auto_picks_the_engine_that_fits(specimen):
 
 
 def test_no_intervention_reproduces_the_evidence_bit_for_bit(specimen):
-    evidence = rows_of(specimen, ROWS)
+    evidence = rows_of(specimen)
     result = counterfactual(KEY, specimen.scm, evidence, num_samples=DRAWS)
     for name, value in evidence.items():
         draws = result.samples[name]
@@ -56,7 +60,7 @@ def test_no_intervention_reproduces_the_evidence_bit_for_bit(specimen):
 
 def test_inferred_noise_itself_replays_the_evidence(specimen):
     """The noise, run through the mechanisms with nothing held fixed, gives back what was seen."""
-    evidence = rows_of(specimen, ROWS)
+    evidence = rows_of(specimen)
     result = counterfactual(KEY, specimen.scm, evidence, num_samples=DRAWS)
     floats = [v for v in evidence.values() if jnp.issubdtype(v.dtype, jnp.floating)]
     # 20 units in the last place of the largest value; a quantile inverts a CDF, whose tail is flat.
@@ -66,7 +70,7 @@ def test_inferred_noise_itself_replays_the_evidence(specimen):
 
 
 def test_a_wrong_posterior_does_not_replay(specimen):
-    result = counterfactual(KEY, specimen.scm, rows_of(specimen, ROWS), abduction=PriorPosterior(), num_samples=DRAWS)
+    result = counterfactual(KEY, specimen.scm, rows_of(specimen), abduction=PriorPosterior(), num_samples=DRAWS)
     assert result.replay_error.max() > 0.1
 
 
@@ -80,7 +84,7 @@ def test_interventions_on_different_nodes_commute(specimen):
 def test_intervening_with_the_observed_value_changes_nothing(specimen):
     """Consistency: do(X = x) where x was seen anyway."""
     node = specimen.observed[0]
-    evidence = {name: value[0] for name, value in rows_of(specimen, 1).items()}
+    evidence = row_of(specimen, 0)
     kept = counterfactual(KEY, specimen.scm, evidence, num_samples=DRAWS)
     redone = counterfactual(KEY, specimen.scm, evidence, do({node: evidence[node]}), num_samples=DRAWS)
     for name in specimen.scm.order:
@@ -88,7 +92,7 @@ def test_intervening_with_the_observed_value_changes_nothing(specimen):
 
 
 def test_an_intervention_reaches_its_descendants_only(specimen):
-    evidence = rows_of(specimen, ROWS)
+    evidence = rows_of(specimen)
     result = counterfactual(KEY, specimen.scm, evidence, specimen.first, num_samples=DRAWS)
     (target,) = specimen.first.targets
     downstream = {target}
@@ -100,7 +104,7 @@ def test_an_intervention_reaches_its_descendants_only(specimen):
 
 
 def test_jit_equals_eager(specimen):
-    evidence = {name: value[0] for name, value in rows_of(specimen, 1).items()}
+    evidence = row_of(specimen, 0)
     jitted = counterfactual(KEY, specimen.scm, evidence, specimen.first, num_samples=DRAWS)
     with jax.disable_jit():
         eager = counterfactual(KEY, specimen.scm, evidence, specimen.first, num_samples=DRAWS)
@@ -108,11 +112,9 @@ def test_jit_equals_eager(specimen):
 
 
 def test_rows_equal_a_loop(specimen):
-    evidence = rows_of(specimen, 4)
-    together = counterfactual(KEY, specimen.scm, evidence, specimen.first, num_samples=DRAWS)
-    for i, key in enumerate(jax.random.split(KEY, 4)):
-        row = {name: value[i] for name, value in evidence.items()}
-        alone = counterfactual(key, specimen.scm, row, specimen.first, num_samples=DRAWS)
+    together = counterfactual(KEY, specimen.scm, rows_of(specimen), specimen.first, num_samples=DRAWS)
+    for i, key in enumerate(jax.random.split(KEY, ROWS)[:4]):
+        alone = counterfactual(key, specimen.scm, row_of(specimen, i), specimen.first, num_samples=DRAWS)
         for name in specimen.scm.order:
             np.testing.assert_allclose(together.samples[name][i], alone.samples[name], rtol=1e-5, atol=1e-5)
 
