@@ -1,5 +1,7 @@
 """Strict by default: ranks and dtypes never promote in silence, and compiled programs are kept between runs."""
 
+import ctypes
+import gc
 import os
 import platform
 import sys
@@ -37,19 +39,23 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 hypothesis.settings.load_profile("coulda")
 
-MAX_MEMORY = 1_200_000_000
+MAX_MEMORY = 1_100_000_000
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def few_programs():
-    """Forget compiled programs where a module leaves much memory in use, most of which is theirs.
+    """Forget compiled programs where much memory is in use after a test: most is theirs, a megabyte and more each.
 
-    Every program of XLA:CPU also has memory maps of its own. Where the kernel's limit of them (65,530 a process) is
-    reached it ends in a segmentation fault, which this is well below.
+    They also have memory maps of their own, and where no more are to be had (the kernel's limit is 65,530 a process)
+    XLA:CPU ends in a segmentation fault.
     """
     yield
     if _resident_memory() > MAX_MEMORY:
         jax.clear_caches()
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # glibc otherwise keeps what was freed
+            trim(0)
 
 
 def _resident_memory() -> int:

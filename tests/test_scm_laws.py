@@ -103,7 +103,17 @@ def test_an_intervention_reaches_its_descendants_only(specimen):
         assert_trees_equal(result.samples[name], result.factual[name])
 
 
-def test_jit_equals_eager(specimen):
+@pytest.mark.parametrize(
+    "make",
+    [
+        # One an engine: outside a program, every operation is compiled as one of its own.
+        pytest.param(make, marks=[] if make in (zoo.bandit, zoo.collider, zoo.partially_observed) else pytest.mark.slow)
+        for make in zoo.SPECIMENS
+    ],
+    ids=lambda make: make.__name__,
+)
+def test_jit_equals_eager(make):
+    specimen = make()
     evidence = row_of(specimen, 0)
     jitted = counterfactual(KEY, specimen.scm, evidence, specimen.first, num_samples=DRAWS)
     with jax.disable_jit():
