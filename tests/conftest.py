@@ -39,7 +39,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 hypothesis.settings.load_profile("coulda")
 
-MAX_MEMORY = 1_200_000_000
+MAX_MEMORY = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
