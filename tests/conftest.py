@@ -1,39 +1,66 @@
 """Strict by default: ranks and dtypes never promote in silence, and compiled programs are kept between runs."""
 
+import ctypes
+import gc
 import os
+import platform
+import sys
 from pathlib import Path
-
-import hypothesis
-import jax
-import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "fixtures"
+
+# Tests compile many small programs and run each for milliseconds, so that most of their time is LLVM's. These are read
+# when JAX is imported, and are in the environment so that the interpreters that tests start have them too.
+# JAX_DISABLE_MOST_OPTIMIZATIONS=0 runs the programs that users get, in 2.5 times the time.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
+    # The newer way of emitting loops goes through MLIR, which takes half as long again and a quarter more memory.
+    # The older one fuses more operations; without fused multiply-adds the same number is so in every program.
+    isa = " --xla_cpu_max_isa=AVX" if platform.machine() in ("x86_64", "AMD64") else ""
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false" + isa
+
+# Containers often ask for no bytecode beside the sources; without any, every interpreter compiles JAX's again.
+os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(ROOT / ".cache" / "bytecode")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 collect_ignore = ["programs/rlax_vtrace.py"]  # needs rlax, which only made a fixture
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-# Tests compile many small programs and run each for milliseconds: this makes them 2.5 times quicker.
-# JAX_DISABLE_MOST_OPTIMIZATIONS=0 runs them with the programs that users get.
-if "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
-    jax.config.update("jax_disable_most_optimizations", True)
 
 jax.devices()  # here and now: no test is given other devices by a command that ran before it
 
 hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 hypothesis.settings.load_profile("coulda")
 
+MAX_MEMORY = 1_000_000_000
 
-@pytest.fixture(scope="module", autouse=True)
+
+@pytest.fixture(autouse=True)
 def few_programs():
-    """Forget compiled programs before the kernel's limit of memory maps (65,530 a process) is reached.
+    """Forget compiled programs where much memory is in use after a test: most is theirs, a megabyte and more each.
 
-    Every program of XLA:CPU has maps of its own, and where no more are to be had it ends in a segmentation fault.
+    They also have memory maps of their own, and where no more are to be had (the kernel's limit is 65,530 a process)
+    XLA:CPU ends in a segmentation fault.
     """
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+    if _resident_memory() > MAX_MEMORY:
         jax.clear_caches()
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # glibc otherwise keeps what was freed
+            trim(0)
+
+
+def _resident_memory() -> int:
+    """In bytes; nothing where the system does not say."""
+    statistics = Path("/proc/self/statm")
+    return int(statistics.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statistics.exists() else 0

@@ -25,7 +25,14 @@ def blocks(page) -> str:
 WITH_CODE = [page for page in PAGES if "_build" not in page.parts and blocks(page).strip()]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+SLOW = [ROOT / "docs" / "tutorials" / "when_counterfactuals_mislead.md"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else []) for page in WITH_CODE],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Readers do not work in our strict mode.

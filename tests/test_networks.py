@@ -1,5 +1,7 @@
 """The convolution against JAX's own, in every order of the transformations; the conv-LSTM against plain code."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,10 +34,13 @@ def close(a, b, tolerance=1e-5):
 @pytest.mark.parametrize(("kernel", "shape"), [(1, (5, 8)), (3, (8, 8)), (3, (5, 8)), (3, (1, 2)), (5, (5, 8))])
 def test_convolution_and_gradients_equal_jax_own(kernel, shape):
     x, weight, ct = inputs(kernel, *shape)
-    value, pull = jax.vjp(convolve, x, weight)
-    expected, expected_pull = jax.vjp(reference, x, weight)
-    close(value, expected)
-    close(pull(ct), expected_pull(ct))
+    close(*(value_and_gradients(convolution, x, weight, ct) for convolution in (convolve, reference)))
+
+
+@partial(jax.jit, static_argnums=0)
+def value_and_gradients(convolution, x, weight, ct):
+    value, pull = jax.vjp(convolution, x, weight)
+    return value, pull(ct)
 
 
 def losses(convolution):
@@ -54,7 +59,6 @@ def losses(convolution):
         "forward mode": lambda weight, x, _: jax.jvp(jax.vmap(convolution, (0, None)), (x, weight), (x[::-1], weight)),
         "second order": jax.grad(lambda weight, *rest: jnp.sum(jax.grad(batched, 1)(weight, *rest) ** 2)),
         "second order by kernels": jax.grad(lambda *args: jnp.sum(jax.grad(batched)(*args) ** 2), 1),
-        "jit": jax.jit(jax.value_and_grad(batched)),
     }
 
 
@@ -64,7 +68,7 @@ def test_transformations_commute(order):
     args = (weight, x, ct)
     if order == "vmap of kernels":
         args = (jnp.arange(2.0), *args)
-    close(losses(convolve)[order](*args), losses(reference)[order](*args))
+    close(*(jax.jit(losses(convolution)[order])(*args) for convolution in (convolve, reference)))
 
 
 def test_leading_axes_are_a_batch():
@@ -119,10 +123,10 @@ def unroll(call):
     return loss
 
 
-@pytest.mark.parametrize(("layers", "channels", "kernel", "ticks"), [(1, 4, 3, 1), (3, 4, 3, 2), (2, 3, 5, 1)])
+@pytest.mark.parametrize(("layers", "channels", "kernel", "ticks"), [(1, 4, 3, 1), (2, 3, 5, 2)])
 def test_conv_lstm_and_gradient_equal_plain_code(layers, channels, kernel, ticks):
     network = ConvLSTM(jax.random.key(1), 5, layers=layers, channels=channels, kernel=kernel, ticks=ticks)
-    xs = jax.random.normal(jax.random.key(2), (3, 4, 4, 6, 5))
+    xs = jax.random.normal(jax.random.key(2), (2, 3, 4, 6, 5))
     mean = lambda loss: lambda network, xs: jnp.mean(jax.vmap(loss, (None, 0))(network, xs))
     ours = jax.jit(jax.value_and_grad(mean(unroll(ConvLSTM.__call__)), (0, 1)))(network, xs)
     plain = jax.jit(jax.value_and_grad(mean(unroll(plain_lstm)), (0, 1)))(network, xs)
@@ -143,5 +147,5 @@ def test_layers_keep_the_scale_of_their_input():
     x = jax.random.normal(jax.random.key(0), (16, 16, 32))
     y = Convolution(jax.random.key(1), 32, 64)(x)[1:-1, 1:-1]
     assert 0.5 < float(jnp.var(y)) < 1.0
-    z = Dense(jax.random.key(1), 1024, 4096)(x.reshape(-1)[:1024])
+    z = Dense(jax.random.key(1), 512, 2048)(x.reshape(-1)[:512])
     assert 0.5 < float(jnp.var(z)) < 1.0

@@ -29,6 +29,14 @@ def make(shared: bool) -> ConvDRAW:
     return eqx.filter_jit(ConvDRAW)(jax.random.key(0), num_layers=2, channels=4, latents=2, shared=shared)
 
 
+@eqx.filter_jit
+def drawn(network: ConvDRAW, height: int, width: int, keys):
+    return jax.vmap(network.noise(height, width).sample)(keys)
+
+
+make_policy = eqx.filter_jit(ConvLSTMPolicy)
+
+
 @pytest.fixture(scope="module")
 def network() -> ConvDRAW:
     return make(shared=False)
@@ -101,19 +109,23 @@ def test_divergence_is_the_mean_log_ratio():
 def test_the_gradient_of_the_loss_is_its_slope(shared):
     network = make(shared)
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), episode(0), episode(1))
-    draws = jax.vmap(network.noise(HEIGHT, WIDTH).sample)(jax.random.split(jax.random.key(2), 2))
-    loss = eqx.filter_jit(
-        lambda n: negative_elbo(n, batch.observation[:, 0], batch, jnp.array([1, STEPS + 1]), draws)[0]
-    )
-    gradient = eqx.filter_grad(loss)(network)
-    length = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
-    move = lambda size: loss(jax.tree.map(lambda w, g: w + size / length * g, network, gradient))
+    draws = drawn(network, HEIGHT, WIDTH, jax.random.split(jax.random.key(2), 2))
+
+    @eqx.filter_jit
+    @eqx.filter_value_and_grad
+    def loss(network, direction, size):
+        moved = jax.tree.map(lambda w, g: w + size * g, network, direction)
+        return negative_elbo(moved, batch.observation[:, 0], batch, jnp.array([1, STEPS + 1]), draws)[0]
+
+    _, gradient = loss(network, network, 0.0)
+    length = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradient)))
+    move = lambda size: loss(network, gradient, size / length)[0]
     # Central difference along the gradient: error of order size² and of rounding / size, both about 1e-3 here.
     np.testing.assert_allclose((move(0.01) - move(-0.01)) / 0.02, length, rtol=1e-2)
 
 
 def test_the_policy_remembers_and_does_not_see_the_border():
-    policy = ConvLSTMPolicy(jax.random.key(0), HEIGHT, WIDTH, layers=2, channels=4, ticks=2, units=8)
+    policy = make_policy(jax.random.key(0), HEIGHT, WIDTH, layers=2, channels=4, ticks=2, units=8)
     act = eqx.filter_jit(lambda carry, observation: policy.with_value(carry, observation))
     grids = episode(0).observation
     carry, first, value = act(policy.initial_carry(), grids[0])
@@ -128,17 +140,19 @@ def test_the_policy_remembers_and_does_not_see_the_border():
 
 def test_a_policy_that_focuses_sees_the_agents_cell_and_the_mean_of_all():
     agent = (4, 6)
-    policy = ConvLSTMPolicy(jax.random.key(0), HEIGHT, WIDTH, channels=4, units=8, focus=agent)
+    policy = make_policy(jax.random.key(0), HEIGHT, WIDTH, channels=4, units=8, focus=agent)
     grid = jnp.zeros((HEIGHT, WIDTH), jnp.uint8).at[2, 3].set(6).at[1, 1].set(3)
-    carry, distribution, value = policy.with_value(policy.initial_carry(), grid)
+    carry, distribution, value = eqx.filter_jit(policy.with_value)(policy.initial_carry(), grid)
     top = np.asarray(carry[-1][1])
     seen = np.concatenate([top[1, 2], top.mean((0, 1))])
     outputs = policy.heads(jax.nn.relu(policy.hidden(jnp.asarray(seen))))
     np.testing.assert_allclose(np.append(distribution.logits, value), outputs, atol=1e-6)
     other = np.concatenate([top[2, 1], top.mean((0, 1))])  # the twin: another cell
     assert not np.allclose(policy.heads(jax.nn.relu(policy.hidden(jnp.asarray(other)))), outputs, atol=1e-6)
-    shapes = [ConvLSTMPolicy(jax.random.key(0), side, side, focus=agent).hidden.weight.shape for side in (6, 9)]
-    assert shapes[0] == shapes[1]
+    sized = lambda side: eqx.filter_eval_shape(
+        lambda key: ConvLSTMPolicy(key, side, side, focus=agent), jax.random.key(0)
+    )
+    assert sized(6).hidden.weight.shape == sized(9).hidden.weight.shape
 
 
 def test_the_paper_policy_has_its_sizes():
@@ -149,15 +163,15 @@ def test_the_paper_policy_has_its_sizes():
 
 def test_a_source_learns_online_from_what_search_logs():
     levels = generate(jax.random.key(0), 4, 6, 6, 1)
-    world = Sokoban(UniformLevels(levels), GumbelMaxChoice(5), 6, 6, 1, 3)
-    network = ConvDRAW(jax.random.key(0), num_layers=1, channels=4, latents=2)
+    world = Sokoban(UniformLevels(levels), GumbelMaxChoice(5), 6, 6, 1, 2)
+    network = eqx.filter_jit(ConvDRAW)(jax.random.key(0), num_layers=1, channels=4, latents=2)
     source = LearnedOnline(world, network, optax.adam(1e-2))
-    policy = ConvLSTMPolicy(jax.random.key(1), 6, 6, channels=4, units=4)
+    policy = make_policy(jax.random.key(1), 6, 6, channels=4, units=4)
     search = PolicySearch(world, world, source, optax.adam(1e-3), num_episodes=8, learn=LearnedOnline.learn)
     state = search.init(policy)
     pairs = search.collect(jax.random.key(2), state)
-    lengths = jnp.full(8, 4, jnp.int32)
-    noise = jax.vmap(network.noise(6, 6).sample)(jax.random.split(jax.random.key(3), 8))
+    lengths = jnp.full(8, 3, jnp.int32)
+    noise = drawn(network, 6, 6, jax.random.split(jax.random.key(3), 8))
     loss = eqx.filter_jit(lambda network: negative_elbo(network, pairs[0].initial, pairs[1], lengths, noise)[0])
     before = loss(network)
     for key in jax.random.split(jax.random.key(4), 30):

@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,13 +48,18 @@ def trajectories(planner=PLANNER):
     initial, transition, observation, action = (midpoints(sizes) for sizes in SIZES.values())
     index = np.array(list(itertools.product(range(len(initial)), range(len(transition)), range(len(observation)))))
     world = initial[index[:, 0], 0], transition[index[:, 1]], observation[index[:, 2]]
+    return run(TabularPlanner(planner), world, action)
 
-    @jax.jit
-    @jax.vmap
-    def run(u):
-        return jax.vmap(lambda a: rollout(MODEL, TabularPlanner(planner), Scenario(*u, action=a)).episode)(action)
 
-    return run(world)
+@jax.jit
+def run(planner, world, actions):
+    one = lambda u, a: rollout(MODEL, planner, Scenario(*u, action=a)).episode
+    return jax.vmap(lambda u: jax.vmap(lambda a: one(u, a))(actions))(world)
+
+
+@eqx.filter_jit
+def gradient_on(regression, policy, batch, noise=0.0):
+    return regression.gradient_on(policy, batch, jnp.asarray(noise))
 
 
 def brute_force(temperature: float, ratio: bool, normalization: str) -> np.ndarray:
@@ -90,7 +96,7 @@ def brute_force(temperature: float, ratio: bool, normalization: str) -> np.ndarr
 @pytest.mark.parametrize("ratio", [True, False])
 def test_the_gradient_is_that_of_brute_force(normalization, ratio):
     regression = ReturnWeightedRegression(temperature=0.7, ratio=ratio, normalization=normalization)
-    gradient, info = regression.gradient_on(TabularPolicy(POLICY), trajectories(), jnp.zeros(()))
+    gradient, info = gradient_on(regression, TabularPolicy(POLICY), trajectories())
     np.testing.assert_allclose(gradient.logits, brute_force(0.7, ratio, normalization), atol=1e-5)
     assert info.dead == 0.25, "a quarter of the scenarios begin in the terminal state"
     others = itertools.product([True, False], ["scenario", "batch"])
@@ -103,9 +109,7 @@ def test_with_the_ratio_the_planner_does_not_matter():
     batches = trajectories(), trajectories(np.full((3, 2), 0.5))
     for ratio in (True, False):
         regression = ReturnWeightedRegression(ratio=ratio, normalization="batch")
-        one, other = (
-            regression.gradient_on(TabularPolicy(POLICY), batch, jnp.zeros(()))[0].logits for batch in batches
-        )
+        one, other = (gradient_on(regression, TabularPolicy(POLICY), batch)[0].logits for batch in batches)
         assert (np.abs(one - other).max() < 1e-5) == ratio
 
 
@@ -124,10 +128,10 @@ def test_the_gradient_on_resampled_trajectories_has_the_same_mean():
     noise = jnp.asarray(midpoints([64])[:, 0])
     regression = ReturnWeightedRegression(num_resampled=16)
     mean = jax.jit(jax.vmap(lambda u: regression.gradient_on(policy, batch, u)[0].logits))(noise).mean(0)
-    exact, _ = ReturnWeightedRegression().gradient_on(policy, batch, jnp.zeros(()))
+    exact, _ = gradient_on(ReturnWeightedRegression(), policy, batch)
     # A grid of 64 noise values and 16 places integrates a step function with an error below 1/1024 a step.
     np.testing.assert_allclose(mean, exact.logits, atol=5e-3)
-    one, _ = regression.gradient_on(policy, batch, noise[0])
+    one, _ = gradient_on(regression, policy, batch, noise[0])
     assert np.abs(one.logits - exact.logits).max() > 1e-2, "one resample is noisier than that"
 
 
@@ -135,13 +139,13 @@ def test_no_support_gives_no_gradient_and_is_counted():
     certain = TabularPolicy([[1.0, 0.0], [1.0, 0.0]])
     batch = trajectories()
     forbidden = type(batch)(batch.observation, jnp.ones_like(batch.action), batch.reward, batch.live, batch.log_prob)
-    gradient, info = ReturnWeightedRegression().gradient_on(certain, forbidden, jnp.zeros(()))
+    gradient, info = gradient_on(ReturnWeightedRegression(), certain, forbidden)
     assert (gradient.logits == 0).all()
     assert info.unsupported == 1
     assert info.effective_sample_size == 0
-    gradient, info = ReturnWeightedRegression(num_resampled=4).gradient_on(certain, forbidden, jnp.zeros(()))
+    gradient, info = gradient_on(ReturnWeightedRegression(num_resampled=4), certain, forbidden)
     assert (gradient.logits == 0).all()
-    _, info = ReturnWeightedRegression().gradient_on(TabularPolicy(POLICY), batch, jnp.zeros(()))
+    _, info = gradient_on(ReturnWeightedRegression(), TabularPolicy(POLICY), batch)
     assert info.unsupported == 0
 
 

@@ -123,15 +123,19 @@ def test_cf_gps_with_a_linear_scm_and_a_regulator_is_gps(ratio):
         assert np.abs(updated.policy.weight - policy.weight).max() > 1e-3, "and it has moved"
 
 
+play = eqx.filter_jit(lambda model, policy, scenario: rollout(model, policy, scenario).episode)
+draw = eqx.filter_jit(lambda model, key: model.scenario_prior.sample(key))
+infer = eqx.filter_jit(lambda source, key, episode: source.infer(key, episode))
+
+
 def test_coefficients_inferred_from_pairs_of_states_replay_them():
     model = linear_scm(horizon=6)
     policy = LinearGaussianPolicy.zero(2, 1)
-    episode = rollout(model, policy, model.scenario_prior.sample(jax.random.key(0))).episode
-    scenario = ObservedStates(model, behavior=policy).infer(jax.random.key(1), episode)
-    again = rollout(model, policy, scenario).episode
+    episode = play(model, policy, draw(model, jax.random.key(0)))
+    again = play(model, policy, infer(ObservedStates(model, behavior=policy), jax.random.key(1), episode))
     np.testing.assert_allclose(again.observation, episode.observation, atol=1e-4)
     np.testing.assert_allclose(again.action, episode.action, atol=1e-4)
-    other = rollout(model, policy, Prior(model).infer(jax.random.key(1), episode)).episode
+    other = play(model, policy, infer(Prior(model), jax.random.key(1), episode))
     assert np.abs(other.observation - episode.observation).max() > 0.1
 
 
@@ -209,12 +213,12 @@ def test_value_gradients_are_counterfactual_evaluations_of_perturbed_policies():
 def test_the_residual_corrected_model_follows_the_logged_trajectory():
     environment, wrong = Pendulum(), Pendulum(gravity=3.0, friction=0.0)
     policy = LinearGaussianPolicy(jnp.array([[-2.0, -1.0]]), jnp.zeros(1), jnp.zeros(1))
-    episode = rollout(environment, policy, environment.scenario_prior.sample(jax.random.key(0))).episode
+    episode = play(environment, policy, draw(environment, jax.random.key(0)))
     source = ObservedStates(wrong, behavior=policy)
-    again = rollout(wrong, policy, source.infer(jax.random.key(1), episode)).episode
+    again = play(wrong, policy, infer(source, jax.random.key(1), episode))
     np.testing.assert_allclose(again.observation, episode.observation, atol=1e-5)
     np.testing.assert_allclose(again.action, episode.action, atol=1e-5)
-    uncorrected = rollout(wrong, policy, source.given(1).infer(jax.random.key(1), episode)).episode
+    uncorrected = play(wrong, policy, infer(source.given(1), jax.random.key(1), episode))
     np.testing.assert_allclose(uncorrected.observation[0], episode.observation[0], atol=1e-6)
     assert np.abs(uncorrected.observation - episode.observation).max() > 0.3
 

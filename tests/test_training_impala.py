@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,20 +139,25 @@ def test_support_is_reported():
 # The loss.
 
 
+def log_of(environment, policy, n):
+    one = lambda key: rollout(environment, policy, environment.scenario_prior.sample(key)).episode
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), n)))
+
+
 def test_the_loss_equals_plain_loops():
     environment = tiger(horizon=4, reparameterization="gumbel_max")
     policy, settings = made(environment), {"discount": 0.9, "decay": 0.8, "clip_rho": 1.1, "clip_c": 0.9}
-    draw = lambda key: rollout(environment, UniformPolicy(3), environment.scenario_prior.sample(key)).episode
-    episodes = jax.vmap(draw)(jax.random.split(jax.random.key(1), 4))
-    live = jnp.arange(4)[None] < jnp.array([[4], [2], [1], [3]])
+    episodes = log_of(environment, UniformPolicy(3), 4)
+    live = np.arange(4)[None] < np.array([[4], [2], [1], [3]])
     episodes = type(episodes)(episodes.observation, episodes.action, episodes.reward, live, episodes.log_prob)
+    act, remember = eqx.filter_jit(policy.with_value), eqx.filter_jit(policy.remember)
     terms = {"policy": [], "value": [], "entropy": []}
     for i in range(4):
         carry, said = policy.initial_carry(), []
         for t in range(4):
-            carry, distribution, value = policy.with_value(carry, episodes.observation[i, t])
+            carry, distribution, value = act(carry, episodes.observation[i, t])
             said.append((np.asarray(jax.nn.log_softmax(distribution.logits)), float(value)))
-            carry = policy.remember(carry, episodes.action[i, t], episodes.reward[i, t])
+            carry = remember(carry, episodes.action[i, t], episodes.reward[i, t])
         taken = np.array([said[t][0][episodes.action[i, t]] for t in range(4)])
         values, alive = np.array([v for _, v in said]), np.asarray(live[i])
         target, advantage = direct_sum(taken + np.log(3), np.asarray(episodes.reward[i]), values, alive, **settings)
@@ -160,7 +166,7 @@ def test_the_loss_equals_plain_loops():
             terms["value"].append((target[t] - values[t]) ** 2 / 2)
             terms["entropy"].append(-np.sum(np.exp(said[t][0]) * said[t][0]))
     policy_loss, value_loss, entropy = (np.mean(term) for term in terms.values())
-    found, info = ActorCriticLoss(entropy_weight=0.03, value_weight=0.7, **settings)(policy, episodes)
+    found, info = eqx.filter_jit(ActorCriticLoss(entropy_weight=0.03, value_weight=0.7, **settings))(policy, episodes)
     np.testing.assert_allclose(
         [info.policy_loss, info.value_loss, info.entropy], [policy_loss, value_loss, entropy], rtol=2e-4
     )
@@ -169,17 +175,19 @@ def test_the_loss_equals_plain_loops():
 
 def test_targets_are_constants_to_the_gradient():
     """The gradient of the policy's term is that of Σ log π · A with A held fixed, and the value gets none of it."""
-    environment = one_step()
-    policy = made(environment)
-    draw = lambda key: rollout(environment, policy, environment.scenario_prior.sample(key)).episode
-    episodes = jax.vmap(draw)(jax.random.split(jax.random.key(1), 8))
+    policy = made(one_step())
+    episodes = log_of(one_step(), policy, 8)
     term = lambda policy: ActorCriticLoss()(policy, episodes)[1].policy_loss
-    value = jax.vmap(lambda episode: unroll(policy, episode).value)(episodes)
-    advantage = episodes.reward - value
-    plain = lambda policy: -jnp.mean(jax.vmap(lambda episode: unroll(policy, episode).log_prob)(episodes) * advantage)
-    for a, b in zip(jax.tree.leaves(jax.grad(term)(policy)), jax.tree.leaves(jax.grad(plain)(policy)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-    assert float(jnp.abs(jax.grad(term)(policy).value.weight).max()) == 0
+
+    @jax.jit
+    def gradients(policy):
+        advantage = episodes.reward - jax.vmap(lambda episode: unroll(policy, episode).value)(episodes)
+        log_probs = lambda policy: jax.vmap(lambda episode: unroll(policy, episode).log_prob)(episodes)
+        return jax.grad(term)(policy), jax.grad(lambda policy: -jnp.mean(log_probs(policy) * advantage))(policy)
+
+    found, plain = gradients(policy)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, plain)
+    assert float(abs(found.value.weight).max()) == 0
 
 
 # Staleness and resume.
