@@ -91,7 +91,7 @@ def test_what_the_page_links_to_is_there(page):
 @pytest.mark.parametrize(("folder", "figure"), MADE)
 def test_results_are_of_the_presets_that_the_code_has(folder, figure):
     preset, world = PRESETS[folder]
-    today = FIGURES[figure](ingredients(preset, world, 0), preset).preset
+    today = FIGURES[figure].preset(ingredients(preset, world, 0), preset)
     assert read(f"{folder}/{figure}.json")["preset"] == json.loads(json.dumps(asdict(today)))
 
 
