@@ -17,7 +17,7 @@ from coulda.evaluation.fitted_q import (
     steps_of,
 )
 from coulda.evaluation.markov import markov_diagnostic
-from coulda.evaluation.model_checks import transition_test
+from coulda.evaluation.model_checks import count_test
 from coulda.evaluation.reading import read
 from coulda.policies import UniformPolicy
 from tests.triage import BEHAVIOR, TARGET, Stubborn, triage
@@ -83,6 +83,6 @@ def test_sums_made_once_are_the_iteration(policy):
 def test_counted_transitions_against_a_worked_example():
     """Row 1: 30 + 70 for 50 + 50 gives χ² = 16; row 2: 10, and 2 + 3 pooled as too rare, for 10 and 5, gives 0."""
     moves, expected = np.array([[30, 70, 0.0], [10, 2, 3]]), np.array([[50, 50, 0.0], [10, 2.5, 2.5]])
-    (one,) = transition_test(moves, expected)
+    (one,) = count_test("transitions deviate by", moves, expected)
     assert one.size == pytest.approx(np.sqrt((16 - 2) / 115))
     assert one.value == pytest.approx(np.exp(-8))  # χ² with two degrees of freedom is exponential

@@ -7,7 +7,8 @@
   the averaged posterior p(U) does not have is what the model does not know of the world (paper, appendix).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy import stats
+from scipy import optimize, stats
 
 from coulda.episodes.log import spans
 from coulda.errors import CouldaError
@@ -36,6 +37,10 @@ ENOUGH_EXPECTED = 5
 """In a cell of a chi-square test; rarer transitions are counted together."""
 LARGE_DEVIATION = 0.3
 """√((χ² - df) / n): Cohen's (1988) medium effect. A death rate of 5 % taken for 1 % is one."""
+VISIBLE_DEVIATION = 0.15
+"""Between Cohen's small and medium effect. Where a log could not show one, it cannot speak for the model."""
+POWER = 0.8
+"""The probability with which a deviation shall be found, as is usual."""
 FEW_EXAMPLES = 10
 """Below this many a probability that is estimated from them is off by up to 0.16 on average."""
 
@@ -121,10 +126,22 @@ class Shift(eqx.Module):
     """`[D]`."""
     steps: Array
     """How many steps were summed, `[D]`."""
-    moves: Array
-    """How often each transition was made on the inferred scenario, `[A * S, S]`; `[0, 0]` where not counted."""
+    moves: "Counts"
+    """How often each transition was made on the inferred scenario, `[A * S, S]`."""
+    sights: "Counts"
+    """How often each observation was made in each inferred state, `[S, O]`."""
+
+
+class Counts(eqx.Module):
+    """What was counted, and what the model would have; `[0, 0]` where nothing is."""
+
+    found: Array
     expected: Array
-    """How often the model would make it from the same states by the same actions."""
+
+    @staticmethod
+    def none() -> "Counts":
+        """Nothing counted."""
+        return Counts(jnp.zeros((0, 0)), jnp.zeros((0, 0)))
 
 
 def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode) -> Shift:
@@ -143,24 +160,44 @@ def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode) -
     return Shift(
         jnp.concatenate([first, total.ravel()]),
         jnp.concatenate([jnp.ones_like(first), steps.ravel()]),
-        *_moves(model, inferred, episode),
+        *_counts(model, inferred, episode),
     )
 
 
-def _moves(model: POMDP, inferred: Scenario, episode: Episode) -> tuple[Array, Array]:
-    """Transitions of a small finite model, as inferred and as expected.
+def _counts(model: POMDP, inferred: Scenario, episode: Episode) -> tuple[Counts, Counts]:
+    """Transitions and observations of a small finite model, as inferred and as expected.
 
     Averaged over the log, inferred states and noise are distributed as in the model (Lemma 1), so that transitions
-    between inferred states are as frequent as the model's table says, also where the states are hidden.
+    between inferred states, and what is seen in them, are as frequent as the model's tables say, also where the states
+    are hidden.
     """
-    if not isinstance(model, FinitePOMDP) or model.num_actions * model.num_states**2 > COUNT_LIMIT:
-        return jnp.zeros((0, 0)), jnp.zeros((0, 0))
-    index = run_actions(model, inferred, episode.action)[0].index
+    if not isinstance(model, FinitePOMDP):
+        return Counts.none(), Counts.none()
+    states = run_actions(model, inferred, episode.action)[0]
+    return _moves(model, states, episode), _sights(model, states, episode)
+
+
+def _moves(model: FinitePOMDP, states: Any, episode: Episode) -> Counts:
     size, start = model.num_states, int(model.action_space.start)
-    row = jax.nn.one_hot((episode.action - start) * size + index[:-1], model.num_actions * size)
+    if model.num_actions * size**2 > COUNT_LIMIT:
+        return Counts.none()
+    row = jax.nn.one_hot((episode.action - start) * size + states.index[:-1], model.num_actions * size)
     row = row * episode.live[:, None].astype(row.dtype)
-    moves = jnp.einsum("tr,tk->rk", row, jax.nn.one_hot(index[1:], size))
-    return moves, row.sum(0)[:, None] * model.tables()[0].reshape(-1, size)
+    found = jnp.einsum("tr,tk->rk", row, jax.nn.one_hot(states.index[1:], size))
+    return Counts(found, row.sum(0)[:, None] * model.tables()[0].reshape(-1, size))
+
+
+def _sights(model: FinitePOMDP, states: Any, episode: Episode) -> Counts:
+    space = model.observation_space
+    if not isinstance(space, gymnasium.spaces.Discrete) or model.num_states * int(space.n) > COUNT_LIMIT:
+        return Counts.none()
+    every = jnp.arange(int(space.n)) + int(space.start)
+    likely = jax.vmap(lambda s: jax.vmap(lambda o: jnp.exp(model.observation_log_prob(o, s)))(every))(states)
+    # The observation after the last action was made, too.
+    made = jnp.arange(episode.live.shape[0] + 1) <= jnp.sum(episode.live)
+    row = jax.nn.one_hot(states.index, model.num_states) * made[:, None].astype(float)
+    seen = jax.nn.one_hot(episode.observation - int(space.start), int(space.n))
+    return Counts(jnp.einsum("ts,to->so", row, seen), jnp.einsum("ts,to->so", row, likely))
 
 
 def is_plain(distribution: NoiseDistribution) -> bool:
@@ -188,8 +225,8 @@ class Shifts:
     steps: Any = 0.0
     total: Any = 0.0
     squares: Any = 0.0
-    moves: Any = 0.0
-    expected: Any = 0.0
+    moves: "Sums" = field(default_factory=lambda: Sums())
+    sights: "Sums" = field(default_factory=lambda: Sums())
 
     def add(self, shifts: Shift) -> None:
         """Count those of some episodes, `[n, D]`."""
@@ -198,17 +235,26 @@ class Shifts:
         self.steps = self.steps + np.sum(shifts.steps, axis=0, dtype=float)
         self.total = self.total + total.sum(0)
         self.squares = self.squares + (total**2).sum(0)
-        self.moves = self.moves + np.sum(shifts.moves, axis=0, dtype=float)
-        self.expected = self.expected + np.sum(shifts.expected, axis=0, dtype=float)
+        self.moves.add(shifts.moves)
+        self.sights.add(shifts.sights)
 
     def diagnostic(self) -> tuple[Diagnostic, ...]:
-        """The less likely of two findings: a shift of the noise, and transitions more or less often than expected."""
-        found = (*self._largest_shift(), *transition_test(self.moves, self.expected))
+        """The least likely finding: a shift of the noise, or transitions or observations that are too frequent."""
+        found = (
+            *self._largest_shift(),
+            *count_test("transitions deviate by", self.moves.found, self.moves.expected),
+            *count_test("observations deviate by", self.sights.found, self.sights.expected),
+        )
         if not found:
             return ()
         worst = min(found, key=lambda diagnostic: diagnostic.value)
-        # Two tests: twice the chance of a false alarm.
-        return (_mismatch(worst.what, worst.size, min(1.0, len(found) * worst.value), worst.large),)
+        # As many times the chance of a false alarm as there are tests.
+        chance = min(1.0, len(found) * worst.value)
+        return (_mismatch(worst.what, worst.size, chance, worst.large, self._resolution()),)
+
+    def _resolution(self) -> float:
+        """The smallest deviation of transitions that so many steps would show four times in five."""
+        return resolution(self.moves.found, self.moves.expected)
 
     def _largest_shift(self) -> tuple["_Finding", ...]:
         """The largest shift over all noise variables, tested with as many hypotheses."""
@@ -224,6 +270,19 @@ class Shifts:
         return (_Finding("shifted by", float(size[z.argmax()]), float(chance), LARGE_SHIFT),)
 
 
+@dataclass
+class Sums:
+    """Running sums of `Counts`."""
+
+    found: Any = 0.0
+    expected: Any = 0.0
+
+    def add(self, counts: Counts) -> None:
+        """Count those of some episodes, `[n, ...]`."""
+        self.found = self.found + np.sum(counts.found, axis=0, dtype=float)
+        self.expected = self.expected + np.sum(counts.expected, axis=0, dtype=float)
+
+
 class _Finding(NamedTuple):
     """What a test of the averaged posterior found."""
 
@@ -235,27 +294,51 @@ class _Finding(NamedTuple):
     """From which size on it matters for certain."""
 
 
-def transition_test(moves: np.ndarray, expected: np.ndarray) -> tuple[_Finding, ...]:
-    """Pearson's chi-square of counted transitions against expected ones, `[A * S, S]` each, pooled over the rows."""
+def count_test(what: str, found: np.ndarray, expected: np.ndarray) -> tuple[_Finding, ...]:
+    """Pearson's chi-square of counts against expected ones, `[R, K]` each, pooled over the rows."""
     square, freedom, steps = 0.0, 0, 0.0
-    for found, likely in zip(moves, expected, strict=True) if np.ndim(moves) == 2 else ():
+    for cells in _enough(found, expected):
+        square += ((cells[:, 0] - cells[:, 1]) ** 2 / cells[:, 1]).sum()
+        freedom, steps = freedom + len(cells) - 1, steps + cells[:, 0].sum()
+    if not freedom:
+        return ()
+    size = np.sqrt(max(square - freedom, 0.0) / steps)
+    return (_Finding(what, float(size), float(stats.chi2.sf(square, freedom)), LARGE_DEVIATION),)
+
+
+def resolution(found: np.ndarray, expected: np.ndarray) -> float:
+    """√(λ / n) of the deviation that the chi-square of these counts would find with probability 0.8; 0 of none."""
+    rows = list(_enough(found, expected))
+    freedom, steps = sum(len(cells) - 1 for cells in rows), sum(cells[:, 0].sum() for cells in rows)
+    if not freedom:
+        return 0.0
+    limit = stats.chi2.isf(UNUSUAL, freedom)
+    power = lambda noncentrality: stats.ncx2.sf(limit, freedom, noncentrality) - POWER
+    needed: Any = optimize.brentq(power, 1e-6, 100.0 + 10 * freedom)
+    return float(np.sqrt(needed / steps))
+
+
+def _enough(found: np.ndarray, expected: np.ndarray) -> Iterator[np.ndarray]:
+    """Found and expected of each row with at least two cells, `[K, 2]`; what is too rare is counted together."""
+    for counted, likely in zip(found, expected, strict=True) if np.ndim(found) == 2 else ():
         rare = likely < ENOUGH_EXPECTED
-        cells = np.array([*np.stack([found, likely], 1)[~rare], [found[rare].sum(), likely[rare].sum()]])
+        cells = np.array([*np.stack([counted, likely], 1)[~rare], [counted[rare].sum(), likely[rare].sum()]])
         if cells[-1, 1] < ENOUGH_EXPECTED and len(cells) > 1:  # too rare even together: with the least of the others
             least = cells[:-1, 1].argmin()
             cells[least] += cells[-1]
             cells = cells[:-1]
         if len(cells) > 1:
-            square += ((cells[:, 0] - cells[:, 1]) ** 2 / cells[:, 1]).sum()
-            freedom, steps = freedom + len(cells) - 1, steps + found.sum()
-    if not freedom:
-        return ()
-    size = np.sqrt(max(square - freedom, 0.0) / steps)
-    return (_Finding("transitions deviate by", float(size), float(stats.chi2.sf(square, freedom)), LARGE_DEVIATION),)
+            yield cells
 
 
-def _mismatch(what: str, size: float, chance: float, large: float) -> Diagnostic:
+def _mismatch(what: str, size: float, chance: float, large: float, smallest: float) -> Diagnostic:
     if chance >= UNUSUAL:
+        if smallest > VISIBLE_DEVIATION:
+            sentence = (
+                f"The log is too small to tell whether the model is right: only deviations of its transitions above "
+                f"{smallest:.2g} would show."
+            )
+            return Diagnostic("mismatch", chance, "caution", sentence)
         sentence = "Averaged over the log, the inferred noise is distributed as the model says."
         return Diagnostic("mismatch", chance, "trust", sentence)
     sentence = (

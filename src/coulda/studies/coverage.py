@@ -206,11 +206,11 @@ class Power:
         """The share of logs that contradict the model."""
         function = eqx.Partial(_shift, believed, Exact(believed), key)
         parts = list(over_log(function, log, HORIZON))
-        shifts = jax.tree.map(lambda *leaves: np.split(np.concatenate(leaves), self.repeats), *parts)
+        shifts = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         verdicts = []
-        for leaves in zip(shifts.total, shifts.steps, shifts.moves, shifts.expected, strict=True):
-            found = Shifts()
-            found.add(Shift(*leaves))
+        for i in range(self.repeats):
+            found, one = Shifts(), slice(i * self.episodes, (i + 1) * self.episodes)
+            found.add(jax.tree.map(lambda leaf, one=one: leaf[one], shifts))
             verdicts.append(worst(diagnostic.verdict for diagnostic in found.diagnostic()))
         return float(np.mean([verdict != "trust" for verdict in verdicts]))
 
