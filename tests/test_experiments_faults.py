@@ -79,11 +79,14 @@ def test_a_killed_run_goes_on_to_the_same_numbers_and_a_touched_stage_is_refused
     assert reproduce(whole).returncode == 0
     command = [*RUN, *SMOKE, "--folder", str(killed)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not list(killed.glob("smoke/stages/scenario-model-*.work")):
-            assert process.poll() is None, "it ended before it could be killed"
-            time.sleep(0.05)
-        assert f"another process (pid {process.pid}) works in" in reproduce(killed).stderr
-        process.send_signal(signal.SIGKILL)
+        try:
+            while not list(killed.glob("smoke/stages/scenario-model-*.work")):
+                assert process.poll() is None, "it ended before it could be killed"
+                time.sleep(0.05)
+            process.send_signal(signal.SIGSTOP)  # it shall not get further meanwhile
+            assert f"another process (pid {process.pid}) works in" in reproduce(killed).stderr
+        finally:
+            process.send_signal(signal.SIGKILL)
     assert not any(name.startswith("scenario-model") for name in finished(killed))
     before = finished(killed)
     assert any(name.startswith("policy") for name in before)
