@@ -24,6 +24,9 @@ from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
 from coulda.pomdp import ActionMechanism, LocationScaleAction
 from coulda.pomdp.observed import ObservedPOMDP
 
+INSIDE = 1e-4
+"""How far from the ends of its interval a uniform number is kept, relative to it: float32 has room for it."""
+
 
 class CoefficientPrior(eqx.Module):
     """A mixture of C matrix-normal distributions of coefficients W `[n, d]`, d = n + k + 1.
@@ -118,7 +121,10 @@ class CoefficientNoisePOMDP(ObservedPOMDP):
         normal = solve_triangular(prior.scale[component], correction / prior.columns[None, :], lower=True)
         # The place of the uniform within the component's interval of the posterior becomes that of the prior.
         before, after = (jnp.cumsum(p)[component] - p[component] for p in (evidence, weights))
-        place = jnp.clip((fresh["component"] - before) / evidence[component], 0.01, 0.99)
+        place = (fresh["component"] - before) / evidence[component]
+        # A little inside of it, so that rounding does not choose its neighbor; squeezed and not clipped, so that no
+        # two draws become one.
+        place = INSIDE + (1 - 2 * INSIDE) * jnp.clip(place, 0.0, 1.0)
         return {"component": after + place * weights[component], "normal": fresh["normal"] + normal}
 
     def reward(self, state: Array, action: Array, next_state: Array) -> Array:  # noqa: ARG002
