@@ -42,6 +42,8 @@ OTHER_TIMES = 1e-3
 FOLDS = 5
 CANDIDATES: tuple[QFunction, ...] = (LinearQ(), QuadraticQ(), RandomFeaturesQ())
 """Of vectors: the one that predicts logged returns best, of episodes that it was not fitted to."""
+MOST_MULTIPLIED = 32
+"""Features up to which their products are tried: 560 of them; those of an image would fill the memory."""
 
 
 class Steps(eqx.Module):
@@ -255,7 +257,9 @@ def chosen_regression(reading: Reading) -> QFunction:
     first = default_regression(reading.log)
     if isinstance(first, TableQ):
         return first
-    return reading.once("regression", lambda: min(CANDIDATES, key=lambda one: _prediction_error(reading, one)))
+    size = reading.features[_seen_name(first)].shape[-1]
+    candidates = [one for one in CANDIDATES if size <= MOST_MULTIPLIED or not isinstance(one, QuadraticQ)]
+    return reading.once("regression", lambda: min(candidates, key=lambda one: _prediction_error(reading, one)))
 
 
 def _prediction_error(reading: Reading, regression: QFunction) -> float:
