@@ -105,35 +105,41 @@ def _acted_on(log: EpisodeLog) -> Any:
 
 def _unfitted(space: HashableSpace, observations: Any) -> FittedBehavior:
     """Numbers to mean 0 and scale 1; columns of zeros and ones, among them all one-hot ones, as they are."""
-    seen = jax.vmap(partial(features, space.value))(jax.tree.map(jnp.asarray, observations))
-    mean, deviation = jnp.mean(seen, 0), jnp.std(seen, 0)
+    seen = np.asarray(_features(space, jax.tree.map(jnp.asarray, observations)))
+    mean, deviation = seen.mean(0, dtype=float), seen.std(0, dtype=float)
     keep = ((seen == 0) | (seen == 1)).all(0) | (deviation == 0)
-    empty = jnp.zeros((seen.shape[1] + 1, 0))
-    return FittedBehavior(space, jnp.where(keep, 0.0, mean), jnp.where(keep, 1.0, deviation), empty)
+    center, scale = (np.where(keep, *pair).astype(np.float32) for pair in ((0.0, mean), (1.0, deviation)))
+    return FittedBehavior(space, jnp.asarray(center), jnp.asarray(scale), jnp.zeros((len(center) + 1, 0)))
+
+
+@eqx.filter_jit
+def _features(space: HashableSpace, observations: Any) -> Array:
+    return jax.vmap(partial(features, space.value))(observations)
 
 
 @eqx.filter_jit
 def _inputs(policy: FittedBehavior, observations: Any) -> Array:
-    return jax.vmap(policy.inputs)(jax.tree.map(jnp.asarray, observations))
+    return jax.vmap(policy.inputs)(observations)
 
 
 def _logistic(inputs: Array, counts: Array, penalty: float) -> Array:
     """Weights `[F + 1, K]` that maximize the penalized likelihood of the counts `[rows, K]`: convex, so L-BFGS."""
     shape = inputs.shape[1], counts.shape[1]
-    total = counts.sum()
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(weights: Array) -> Array:
-        likelihood = jnp.sum(counts * jax.nn.log_softmax(inputs @ weights.reshape(shape))) / total
-        return -likelihood + 0.5 * penalty / total * jnp.sum(weights[: -shape[1]] ** 2)
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = loss(jnp.asarray(flat, jnp.float32))
-        return float(value), np.asarray(gradient, float)
+        value, gradient = _loss(jnp.asarray(flat.reshape(shape), jnp.float32), inputs, counts, penalty)
+        return float(value), np.asarray(gradient, float).ravel()
 
     result = minimize(objective, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 500})
-    return jnp.asarray(result.x, jnp.float32).reshape(shape)
+    return jnp.asarray(result.x.reshape(shape), jnp.float32)
+
+
+@jax.jit
+@jax.value_and_grad
+def _loss(weights: Array, inputs: Array, counts: Array, penalty: float) -> Array:
+    total = jnp.sum(counts)
+    likelihood = jnp.sum(counts * jax.nn.log_softmax(inputs @ weights)) / total
+    return -likelihood + 0.5 * penalty / total * jnp.sum(weights[:-1] ** 2)
 
 
 def _linear(
