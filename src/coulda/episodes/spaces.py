@@ -21,6 +21,19 @@ class Leaf(msgspec.Struct, frozen=True):
     dtype: np.dtype
 
 
+class HashableSpace:
+    """A space as a static part of a compiled program: spaces cannot be hashed, their descriptions can."""
+
+    def __init__(self, value: gymnasium.Space):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(str(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HashableSpace) and self.value == other.value
+
+
 def space_tree(space: gymnasium.Space) -> Any:
     """The space as a pytree of elementary spaces: `Dict` as a dict, `Tuple` as a tuple."""
     if isinstance(space, spaces.Dict):

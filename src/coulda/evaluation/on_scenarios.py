@@ -34,6 +34,7 @@ from coulda.evaluation.model_checks import (
 )
 from coulda.evaluation.reading import Log, Reading, batch_sizes, generator, padded_batch, padded_batches, run, to_numpy
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
+from coulda.evaluation.simulation import simulation_diagnostic
 from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.hindsight.source import fresh
@@ -153,18 +154,21 @@ def evaluate_sources(
     """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
-    work was not made of the same model, sources, policies, log and number of scenarios.
+    work was not made of the same model, sources, policies, log and number of scenarios. Where no source infers
+    anything, the model is held against the log by simulation.
     """
-    key_scenarios, key_interval = jax.random.split(key)
+    key_scenarios, key_interval, key_simulation = jax.random.split(key, 3)
     log, policies, scenarios = reading.log, reading.policies, run.precision.scenarios
     tallies = [Tally({name: [] for name in policies}, {name: [] for name in policies}) for _ in sources]
     for found, count in _batches(key_scenarios, model, sources, log, policies, scenarios, run):
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
         run.advance(count)
+    hindsight = any(int(source.steps) > 0 for source in sources)
+    simulated = () if hindsight else simulation_diagnostic(key_simulation, model, reading)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
-        shared = _diagnostics(model, source, reading, tally)
+        shared = simulated + _diagnostics(model, source, reading, tally)
         for name in policies:
             estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision)
             rows[name][estimate.method] = estimate

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from jax import Array
 
 from coulda.episodes import EpisodeLog, StoredLog
+from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
 from coulda.pomdp import Episode, Policy, batched
 from coulda.pomdp.walk import all_log_probs, taken_log_probs
@@ -158,7 +159,7 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
     chosen = {one.name: one for one in features}
     if chosen and not isinstance(log.schema.action_space, spaces.Discrete):
         raise CouldaError(f"fitted values need discrete actions; this log's are {log.schema.action_space}")
-    space = _Static(log.schema.observation_space)
+    space = HashableSpace(log.schema.observation_space)
     facts, said, seen = [], [], []
     for (episodes, _), batch in _padded(log, log.max_length):
         count = len(batch)
@@ -196,21 +197,8 @@ def _say(policy: Policy, every: bool, episode: Episode) -> tuple[Array, Array | 
     return taken_log_probs(policy, episode), probabilities
 
 
-def _see(features: Features, space: "_Static", episode: Episode) -> Array:
+def _see(features: Features, space: HashableSpace, episode: Episode) -> Array:
     return jax.vmap(lambda observation: features.function(space.value, observation))(episode.observation)
-
-
-class _Static:
-    """A space as a static argument of a compiled function: spaces cannot be hashed, their descriptions can."""
-
-    def __init__(self, value: spaces.Space):
-        self.value = value
-
-    def __hash__(self) -> int:
-        return hash(str(self.value))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.value == other.value
 
 
 def over_log(function: Callable[..., Any], log: Log, horizon: int) -> Iterator[Any]:
