@@ -5,6 +5,8 @@ from typing import Any
 
 from coulda.extras import require
 
+__all__ = ["as_png", "as_svg", "new_figure"]
+
 
 def new_figure(width: float, height: float) -> Any:
     """An empty matplotlib figure, of so many inches."""

@@ -29,6 +29,8 @@ from coulda.storage import (
     write_artifact,
 )
 
+__all__ = ["Stages", "read_result", "work_folder", "write_result"]
+
 
 class ResultMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a result came from."""

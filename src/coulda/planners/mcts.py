@@ -18,7 +18,7 @@ Value = Callable[[Any, Array], Array]
 """(state, steps that remain) -> the return to expect, where the search goes no further."""
 
 
-def no_value(state: Any, remaining: Array) -> Array:  # noqa: ARG001
+def _no_value(state: Any, remaining: Array) -> Array:  # noqa: ARG001
     """0, whatever the state: all that is known of the return is what the search meets."""
     return jnp.zeros(())
 
@@ -42,7 +42,7 @@ class MCTS(Planner):
 
     model: POMDP
     num_simulations: int = eqx.field(static=True, default=64)
-    value: Value = eqx.field(static=True, default=no_value)
+    value: Value = eqx.field(static=True, default=_no_value)
     value_scale: float = eqx.field(static=True, default=0.01)
     temperature: float = eqx.field(static=True, default=1.0)
     seed: int = eqx.field(static=True, default=0)

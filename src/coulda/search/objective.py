@@ -114,7 +114,7 @@ class ReturnWeightedRegression(eqx.Module):
 
     def log_weights(self, policy: Policy, trajectories: Episode) -> Array:
         """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""
-        weigh = jax.vmap(lambda episode: log_weight(policy, episode, self.temperature, ratio=self.ratio))
+        weigh = jax.vmap(lambda episode: _log_weight(policy, episode, self.temperature, ratio=self.ratio))
         return batched(weigh, trajectories)
 
     def _chosen(self, noise: Array, trajectories: Episode, weights: Array) -> tuple[Episode, Array]:
@@ -143,7 +143,7 @@ class ReturnWeightedRegression(eqx.Module):
         )
 
 
-def log_weight(policy: Policy, trajectory: Episode, temperature: Array, *, ratio: bool) -> Array:
+def _log_weight(policy: Policy, trajectory: Episode, temperature: Array, *, ratio: bool) -> Array:
     """Log w = G / temperature + Σ_t log π^k(a_t | h_t) - log λ(a_t | s_t, h_t), over live steps of one trajectory."""
     scaled = trajectory.episode_return / temperature
     if not ratio:

@@ -28,7 +28,9 @@ from coulda.trainer.checkpoints import (
 from coulda.trainer.logs import Log, open_logs
 
 Step = Callable[[Array, Any], tuple[Any, Any]]
+"""(key, state) -> the next state, and what a person wants to know of the step."""
 Evaluate = Callable[[Array, Any], Mapping[str, Any]]
+"""(key, state) -> numbers by name, measured on what was held out."""
 
 
 class NonFiniteError(CouldaError):

@@ -54,7 +54,7 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
             "levels need n ≥ 0, at least one box and a room of at least 4×4; "
             f"got n={n}, num_boxes={num_boxes}, {height}×{width}"
         )
-    seed = seed_of(key)
+    seed = _seed_of(key)
     levels = np.empty((n, height * width), np.uint8)
 
     def fill(first: int) -> int:
@@ -71,7 +71,7 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
     return levels.reshape(n, height, width)
 
 
-def seed_of(key: jax.Array) -> np.uint64:
+def _seed_of(key: jax.Array) -> np.uint64:
     """64 bits for a compiled generator from a JAX key."""
     low, high = np.asarray(jax.random.bits(key, (2,), jnp.uint32)).astype(np.uint64)
     return low | high << np.uint64(32)
