@@ -4,19 +4,25 @@ A walk is the files of coulda whose functions run, in the order in which they ar
 or the body of a class is read is no part of it.
 """
 
+import ast
 import inspect
+import re
 import sys
 import tempfile
+import textwrap
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from xml.sax.saxutils import escape
 
 import jax
 
 import coulda
+from coulda.storage import replace_file
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(coulda.__file__).parent
@@ -100,10 +106,13 @@ def _callers(frame: FrameType):
 
 def _file(frame: FrameType) -> str | None:
     """The frame's file, if it is coulda's and a function's."""
-    path = Path(frame.f_code.co_filename)
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED or SOURCE not in path.parents:
-        return None
-    return path.relative_to(SOURCE).as_posix()
+    return _place(frame.f_code.co_filename) if frame.f_code.co_flags & inspect.CO_OPTIMIZED else None
+
+
+@cache
+def _place(filename: str) -> str | None:
+    path = Path(filename)
+    return path.relative_to(SOURCE).as_posix() if path.is_relative_to(SOURCE) else None
 
 
 def evaluation_walk(folder: Path) -> Walk:
@@ -130,15 +139,95 @@ def search_walk(folder: Path) -> Walk:
     return trace(lambda: main(command), inside=inspect.unwrap(PolicySearch.step).__code__)
 
 
+WALKS = {"evaluation": evaluation_walk, "search": search_walk}
+
+HANDED_DOWN = {
+    "noise.py": "a distribution",
+    "planners/mixture.py": "the experts",
+    "pomdp/actors.py": "the actor that chooses",
+    "pomdp/batching.py": "the function of one element",
+    "pomdp/finite.py": "the model",
+    "pomdp/model.py": "the model",
+    "pomdp/rollout.py": "the model and the actor",
+    "pomdp/scenario.py": "noise that is lazy",
+    "pomdp/walk.py": "the actor that is asked",
+    "stages.py": "the function that makes a stage",
+    "trainer/devices.py": "the function whose results are summed",
+    "trainer/loop.py": "the step",
+}
+"""What these files are handed, and call without knowing the room that it comes from."""
+
+
+ROW, GAP, NAMES, BOXES, WIDTH = 26, 8, 16, 270, 960
+"""The height of a row; between two rooms; where the names of rooms and the boxes begin; of all. In pixels."""
+
+
+def draw(walk: Walk) -> str:
+    """The walk as SVG: rooms from top to bottom, and the files of each, numbered by the first visit.
+
+    An arc leads to each file from the one that first called it, if that is in another room; a dashed one leads up, to
+    what was handed down.
+    """
+    rooms: dict[str, list[str]] = {}
+    for file in sorted(walk.files, key=lambda file: (RANKS[room(file)], walk.files.index(file))):
+        rooms.setdefault(room(file), []).append(file)
+    bands, rows, top = [], {}, GAP
+    for name, files in rooms.items():
+        bands.append(_band(name, top, len(files) * ROW + GAP))
+        rows |= {file: top + GAP // 2 + ROW * i + ROW // 2 for i, file in enumerate(files)}
+        top += len(files) * ROW + 2 * GAP
+    first = {called: caller for caller, called in reversed(walk.calls)}
+    arcs = [_arc(rows[a], rows[b]) for b, a in first.items() if a and room(a) != room(b)]
+    boxes = [_box(number, file, rows[file]) for number, file in enumerate(walk.files, 1)]
+    return "\n".join([_HEAD.format(width=WIDTH, height=top), *bands, *arcs, *boxes, "</svg>\n"])
+
+
+_HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"
+  font-family="Helvetica, Arial, sans-serif" font-size="12">
+<defs>
+<marker id="down" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">
+<path d="M0,0 L8,4 L0,8 z" fill="#5b7ea6"/></marker>
+<marker id="up" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">
+<path d="M0,0 L8,4 L0,8 z" fill="#c05a1c"/></marker>
+</defs>
+<rect width="{width}" height="{height}" fill="white"/>"""
+
+
+def _band(name: str, top: int, height: int) -> str:
+    area = f'<rect x="{GAP}" y="{top}" width="{WIDTH - 2 * GAP}" height="{height}" rx="6" fill="#eef2f7"/>'
+    return f'{area}<text x="{NAMES}" y="{top + GAP // 2 + ROW // 2 + 4}" fill="#345">{name}</text>'
+
+
+def _box(number: int, file: str, y: int) -> str:
+    name = file.split("/", 1)[-1]
+    return (
+        f'<rect x="{BOXES}" y="{y - 10}" width="205" height="20" rx="4" fill="white" stroke="#8aa0b8"/>'
+        f'<text x="{BOXES + 24}" y="{y + 4}" text-anchor="end" fill="#c05a1c">{number}</text>'
+        f'<text x="{BOXES + 32}" y="{y + 4}" font-weight="bold" fill="#123">{name}</text>'
+        f'<text x="{BOXES + 216}" y="{y + 4}" font-size="11" fill="#445">{escape(_phrase(file))}</text>'
+    )
+
+
+def _phrase(file: str) -> str:
+    """What the file is for: the first sentence of its docstring, without the name that it may begin with."""
+    text = " ".join((ast.get_docstring(ast.parse((SOURCE / file).read_text())) or "").split())
+    sentence = re.split(r"\.(?:\s|$)", re.sub(r"^`[^`]*`: ", "", text))[0].replace("`", "")
+    return textwrap.shorten(sentence, 74, placeholder=" …")
+
+
+def _arc(y: int, to: int) -> str:
+    """From row to row, the farther the wider; dashed if it leads up."""
+    kind, style = ("down", 'stroke="#5b7ea6"') if y < to else ("up", 'stroke="#c05a1c" stroke-dasharray="4 3"')
+    # A caller's arcs leave below its middle, and arrive above: those that meet do not hide each other.
+    y, to = (y + 5, to - 4) if y < to else (y - 5, to + 4)
+    x = BOXES - 2 - min(215, 24 + abs(to - y) // 3)
+    path = f"M{BOXES},{y} C{x},{y} {x},{to} {BOXES - 2},{to}"
+    return f'<path d="{path}" fill="none" {style} stroke-width="1.2" marker-end="url(#{kind})"/>'
+
+
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        for name, make in (("evaluation", evaluation_walk), ("search", search_walk)):
-            walk = make(Path(folder) / name)
-            print(name, len(walk.files))
-            for f in walk.files:
-                print("  ", f)
-            for c in walk.calls:
-                print("     ", *c)
-            print("upward")
-            for c in walk.upward():
-                print("     ", *c)
+    for name in sys.argv[1:] or WALKS:
+        with tempfile.TemporaryDirectory() as folder:
+            walk = WALKS[name](Path(folder) / name)
+        replace_file(ROOT / "docs" / "_static" / f"walk_{name}.svg", draw(walk).encode())
+        print(f"{name}: {len(walk.files)} files")
