@@ -26,7 +26,7 @@ def as_svg(figure: Any) -> str:
 
 
 def as_png(figure: Any) -> bytes:
-    """A matplotlib figure at 150 dots an inch; the same one always gives the same bytes."""
+    """A matplotlib figure at 150 dots per inch; the same one always gives the same bytes."""
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=150)
     return data.getvalue()

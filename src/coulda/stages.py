@@ -75,7 +75,7 @@ class Stages:
         """The artifact of a stage: found whole from an earlier run, or made now by `make(path)`.
 
         Args:
-            name: of the stage, a part of its folder's.
+            name: the name of the stage, a part of its folder's.
             settings: all that it depends on, as msgspec writes it to JSON.
             inputs: artifacts of earlier stages that it reads, by what they are to it.
             make: commits the artifact at a path; what it needs to go on after a kill it keeps in `work_folder(path)`.

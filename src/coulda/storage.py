@@ -284,7 +284,7 @@ def _lock(folder: Path) -> TextIO:
 
 
 def _hold_nothing() -> None:
-    """In a fork: its parent holds the folders, and shall not hold them beyond its own end through this process."""
+    """Let go in a fork: its parent holds the folders, and shall not hold them beyond its end through this process."""
     for held in _held.values():
         held.lock.close()
     _held.clear()

@@ -21,8 +21,8 @@ def fit_behavior(log: EpisodeLog, penalty: float = 1.0) -> EpisodeLog:
     estimates that use it inherit the regression's error, and a behavior policy with memory is not captured.
 
     Args:
-        log: of discrete actions.
-        penalty: of the squared weights, as if that many observations had spoken for uniform actions. It keeps
+        log: a log of discrete actions.
+        penalty: that on squared weights, as if that many observations had spoken for uniform actions. It keeps
             actions that were never taken in some place at a probability above zero.
     """
     space = log.schema.action_space

@@ -17,7 +17,7 @@ from coulda.report.contents import Report
 from coulda.storage import ArtifactError, Kind, read_artifact, replace_file, write_artifact
 
 FOLDER = "report"
-"""Of the artifact within a run."""
+"""The name of the artifact within a run."""
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

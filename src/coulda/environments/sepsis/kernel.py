@@ -18,7 +18,7 @@ from jax import Array
 
 NUM_ACTIONS, NUM_OBSERVED, NUM_VITALS, NUM_TREATMENTS = 8, 720, 90, 8
 LEVELS = (3, 3, 2, 5)
-"""Of heart rate, blood pressure, oxygen and glucose."""
+"""How many levels heart rate, blood pressure, oxygen and glucose have."""
 NORMAL = (1, 1, 1, 2)
 
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.9)

@@ -73,7 +73,7 @@ class Sokoban(POMDP):
 
     @property
     def observation_noise(self) -> Bits:
-        """32 bits a tile."""
+        """32 bits per tile."""
         return Bits((self.height, self.width))
 
     @property

@@ -27,7 +27,7 @@ class Game:
     Args:
         environment: its transitions, rewards and observations.
         levels: `uint8[n, height, width]`.
-        seed: of the masking noise.
+        seed: the seed of the masking noise.
         masked: whether the view is masked at first.
     """
 
