@@ -1,6 +1,8 @@
 """Every Python block of the documentation and the README runs, top to bottom, one namespace a page."""
 
+import importlib.util
 import re
+import sys
 
 import jax
 import pytest
@@ -42,3 +44,37 @@ def test_page_runs(page, tmp_path, monkeypatch):
 
 def test_the_tutorials_are_found():
     assert ROOT / "docs" / "tutorials" / "alice.md" in WITH_CODE
+
+
+FILES = {"evaluation": 29, "search": 39}
+"""How many files each walk enters: a number that may fall, and not rise."""
+
+
+@pytest.mark.parametrize("name", ["evaluation", pytest.param("search", marks=pytest.mark.slow)])
+def test_walks_are_short_and_go_down(name, tmp_path):
+    walks = load_walks()
+    walk = walks.WALKS[name](tmp_path / name)
+    assert len(walk.files) <= FILES[name], walk.files
+    assert [call for call in walk.upward() if call[0] not in walks.HANDED_DOWN] == []
+    picture = (ROOT / "docs" / "_static" / f"walk_{name}.svg").read_text()
+    assert boxes(picture) == boxes(walks.draw(walk)), f"the walk has changed: python docs/walks.py {name}"
+
+
+def boxes(picture: str) -> list[str]:
+    """The names of the files, in order; what a file's docstring says of it may change."""
+    return re.findall(r'font-weight="bold"[^>]*>([^<]*)<', picture)
+
+
+def test_a_walk_that_goes_up_is_seen():
+    walks = load_walks()
+    walk = walks.Walk({("", "cli/search.py"): None, ("cli/search.py", "noise.py"): None})
+    assert walk.upward() == []
+    walk.calls["noise.py", "cli/search.py"] = None
+    assert walk.upward() == [("noise.py", "cli/search.py")]
+
+
+def load_walks():
+    spec = importlib.util.spec_from_file_location("walks", ROOT / "docs" / "walks.py")
+    module = sys.modules["walks"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -138,7 +138,7 @@ def test_a_mixture_is_the_weighted_mean_and_everybody_remembers():
     carry = policy.remember(carry, jnp.int32(1), jnp.zeros(()))
     _, distribution = policy(carry, jnp.int32(0))
     np.testing.assert_allclose(distribution.probabilities[1], 0.25 * jax.nn.sigmoid(1.0), atol=1e-6)
-    with pytest.raises(CouldaError, match="one a policy"):
+    with pytest.raises(CouldaError, match="one per policy"):
         Mixture((UniformPolicy(2),), [0.5, 0.5])
 
 

@@ -25,7 +25,10 @@ from coulda.noise import Empirical, Independent, Noise, Normal, Point, has
 from coulda.scm import SCM, Mechanism, SCMError
 from coulda.scm.graph import ancestors
 
+__all__ = ["ENGINES", "NUTS", "Abduction", "Enumeration", "Evidence", "ImportanceSampling", "Inversion", "Posterior"]
+
 Evidence = Mapping[str, Any]
+"""What was seen: values of some of the nodes, by name."""
 
 
 class Posterior(eqx.Module):

@@ -17,6 +17,8 @@ from coulda.scm import SCM, Intervention, SCMError, do
 from coulda.scm.graph import descendants
 from coulda.weights import effective_sample_size
 
+__all__ = ["Counterfactual", "counterfactual"]
+
 
 class Counterfactual(eqx.Module):
     """The answer to a counterfactual query: p^{do(I) | evidence}(X_q) as weighted samples.

@@ -5,6 +5,8 @@ from typing import Any
 
 from coulda.extras import require
 
+__all__ = ["as_png", "as_svg", "new_figure"]
+
 
 def new_figure(width: float, height: float) -> Any:
     """An empty matplotlib figure, of so many inches."""
@@ -24,7 +26,7 @@ def as_svg(figure: Any) -> str:
 
 
 def as_png(figure: Any) -> bytes:
-    """A matplotlib figure at 150 dots an inch; the same one always gives the same bytes."""
+    """A matplotlib figure at 150 dots per inch; the same one always gives the same bytes."""
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=150)
     return data.getvalue()

@@ -1,5 +1,7 @@
 """`CouldaError`: the one class of error for what you can mend."""
 
+__all__ = ["CouldaError"]
+
 
 class CouldaError(ValueError):
     """Something that you can mend: the message says what was wrong, the value received, and the fix.

@@ -3,6 +3,8 @@
 import importlib
 from types import ModuleType
 
+__all__ = ["require"]
+
 
 def require(module: str, extra: str) -> ModuleType:
     """Import `module`, or say which extra of coulda brings it.

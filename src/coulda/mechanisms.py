@@ -27,6 +27,28 @@ from jax import Array
 from coulda.noise import Gumbel, Noise, NoiseDistribution, Uniform
 from coulda.scm import SCM, Mechanism, SCMError
 
+__all__ = [
+    "Additive",
+    "Exogenous",
+    "GumbelMax",
+    "InverseCDF",
+    "LocationScale",
+    "Quantile",
+    "Reparameterization",
+    "additive",
+    "category_at",
+    "exogenous",
+    "gumbel_argmax",
+    "gumbel_given_argmax",
+    "gumbel_max",
+    "inverse_cdf",
+    "location_scale",
+    "quantile",
+    "table",
+    "uniform_given_category",
+    "uniformize",
+]
+
 
 class Reparameterization(Mechanism):
     """A mechanism that knows the posterior of its own noise."""
@@ -169,7 +191,7 @@ def quantile(parents: tuple[str, ...], cdf: Callable[..., Array], low: float, hi
     """X = F^{-1}(u | parents) with F = `cdf(x, *parents)`, found by bisection in [low, high]."""
 
     def function(*inputs: Any) -> Array:
-        return bisect(lambda x: cdf(x, *inputs[:-1]), inputs[-1], low, high)
+        return _bisect(lambda x: cdf(x, *inputs[:-1]), inputs[-1], low, high)
 
     return Quantile(parents, function, cdf)
 
@@ -247,7 +269,7 @@ def uniform_given_category(probabilities: Array, value: Array, fresh: Array) -> 
     return lower + jnp.clip(fresh, 1e-5, 1 - 1e-5) * (upper[value] - lower)
 
 
-def bisect(function: Callable[[Array], Array], target: Array, low: float, high: float) -> Array:
+def _bisect(function: Callable[[Array], Array], target: Array, low: float, high: float) -> Array:
     """X with function(x) = target for an increasing function, to the last float: 50 halvings."""
 
     def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from coulda.errors import CouldaError
 
+__all__ = ["anywhere", "load", "named"]
+
 Kind = TypeVar("Kind")
 
 

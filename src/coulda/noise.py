@@ -24,6 +24,22 @@ from jax.scipy.special import ndtr
 from coulda.errors import CouldaError
 from coulda.weights import effective_sample_size
 
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Empirical",
+    "Gumbel",
+    "Iid",
+    "Independent",
+    "Mix",
+    "Noise",
+    "NoiseDistribution",
+    "Normal",
+    "Point",
+    "Uniform",
+    "mix",
+]
+
 Noise = Any
 """One draw: a pytree of arrays."""
 

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+__all__ = ["Advance", "bar"]
+
 Advance = Callable[[int], None]
 """Tells that so many more are done."""
 

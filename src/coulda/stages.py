@@ -29,6 +29,8 @@ from coulda.storage import (
     write_artifact,
 )
 
+__all__ = ["Stages", "read_result", "work_folder", "write_result"]
+
 
 class ResultMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a result came from."""
@@ -73,7 +75,7 @@ class Stages:
         """The artifact of a stage: found whole from an earlier run, or made now by `make(path)`.
 
         Args:
-            name: of the stage, a part of its folder's.
+            name: the name of the stage, a part of its folder's.
             settings: all that it depends on, as msgspec writes it to JSON.
             inputs: artifacts of earlier stages that it reads, by what they are to it.
             make: commits the artifact at a path; what it needs to go on after a kill it keeps in `work_folder(path)`.

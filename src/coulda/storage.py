@@ -30,8 +30,25 @@ import safetensors.numpy
 
 from coulda.errors import CouldaError
 
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "Kind",
+    "Part",
+    "exclusive",
+    "load_network",
+    "load_tree",
+    "read_artifact",
+    "replace_file",
+    "replace_json",
+    "save_network",
+    "save_tree",
+    "verify_artifact",
+    "write_artifact",
+]
+
 MANIFEST = "manifest.json"
-PARTIAL = ".partial"
+_PARTIAL = ".partial"
 LOCK = ".lock"
 _WEIGHTS = "weights.safetensors"
 _PART_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
@@ -58,7 +75,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `manifest.json` holds; `sha256` is of the manifest itself, written with that field empty."""
 
     format: Literal["coulda"]
@@ -106,10 +123,10 @@ def write_artifact(path: Path, kind: Kind[Metadata], parts: Iterable[tuple[str, 
     if path.exists():
         raise FileExistsError(f"{path} exists, and artifacts are never overwritten; remove it or name another")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent))
     try:
         digests = {name: _write_part(partial, name, data) for name, data in parts}
-        manifest = Manifest("coulda", kind.name, kind.version, msgspec.to_builtins(metadata), digests)
+        manifest = _Manifest("coulda", kind.name, kind.version, msgspec.to_builtins(metadata), digests)
         _write_file(partial / MANIFEST, _seal(manifest))
         _flush_folder(partial)
         partial.chmod(0o755)
@@ -143,11 +160,11 @@ def verify_artifact(path: Path) -> None:
     Artifact(path, msgspec.Struct(), _read_manifest(path).parts).verify()
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _read_manifest(path: Path) -> _Manifest:
     file = path / MANIFEST
     text = _read_file(file)
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
+        manifest = msgspec.json.decode(text, type=_Manifest)
         unsealed = msgspec.structs.replace(manifest, sha256="")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(file, "a coulda manifest", f"a file that is not one ({error})") from error
@@ -160,7 +177,7 @@ def _read_manifest(path: Path) -> Manifest:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a plain file, which appears whole or not at all; one that is already there stays until then."""
     # A name of its own: of two writers at once one wins, and neither writes into the other's file.
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_PARTIAL}")
     try:
         _write_file(partial, data)
         partial.replace(path)
@@ -267,7 +284,7 @@ def _lock(folder: Path) -> TextIO:
 
 
 def _hold_nothing() -> None:
-    """In a fork: its parent holds the folders, and shall not hold them beyond its own end through this process."""
+    """Let go in a fork: its parent holds the folders, and shall not hold them beyond its end through this process."""
     for held in _held.values():
         held.lock.close()
     _held.clear()
@@ -277,7 +294,7 @@ os.register_at_fork(after_in_child=_hold_nothing)
 
 
 def _remove_partial(folder: Path) -> None:
-    for path in folder.glob(f".*{PARTIAL}"):
+    for path in folder.glob(f".*{_PARTIAL}"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -294,11 +311,11 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _encode(manifest: Manifest) -> bytes:
+def _encode(manifest: _Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
-def _seal(manifest: Manifest) -> bytes:
+def _seal(manifest: _Manifest) -> bytes:
     return _encode(msgspec.structs.replace(manifest, sha256=_digest(_encode(manifest))))
 
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+__all__ = ["effective_sample_size"]
+
 
 def effective_sample_size(weights: Any, axis: int | None = None) -> Any:
     """Kish's (Σw)² / Σw², over all weights or along an axis: between 1 and n, and 0 where every weight is zero.

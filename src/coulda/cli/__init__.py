@@ -17,6 +17,8 @@ from rich.console import Console
 from coulda.cli.presets import named
 from coulda.errors import CouldaError
 
+__all__ = ["COMMANDS", "main"]
+
 COMMANDS = {
     "demo": "tell the whole story, end to end",
     "evaluate": "one table of what policies would have been worth on a log, and what to believe",

@@ -23,7 +23,7 @@ class Info:
     log: LogPath
     """A folder of ours or of Minari, a .parquet or .csv table, or the .npz of an MDPDataset."""
     columns: Columns = field(default_factory=Columns)
-    """Of a table."""
+    """The names of a table's columns."""
 
     def run(self) -> None:
         """Print the summary."""
@@ -41,7 +41,7 @@ class Validate:
     log: LogPath
     """A log in any format."""
     columns: Columns = field(default_factory=Columns)
-    """Of a table."""
+    """The names of a table's columns."""
 
     def run(self) -> None:
         """Raises what is wrong, or says that all is well."""
@@ -59,7 +59,7 @@ class Convert:
     to: LogPath
     """Its name tells the format: .parquet, .csv, .npz (MDPDataset), a name such as random-v0 (Minari), else ours."""
     columns: Columns = field(default_factory=Columns)
-    """Of a table."""
+    """The names of a table's columns."""
     fit_behavior: bool = False
     """Fit the behavior policy to the log, and write its probabilities, marked as fitted."""
 

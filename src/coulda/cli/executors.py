@@ -32,7 +32,7 @@ def open_executor(name: ExecutorName, spec: WorkSpec, workers: int, address: str
         name: who works.
         spec: what is done.
         workers: how many there are, elsewhere than in this process.
-        address: of a Ray cluster that runs already.
+        address: the address of a Ray cluster that runs already.
     """
     if address is not None and name != "ray":
         raise CouldaError(f"--address {address} is of a Ray cluster; add --executor ray.")

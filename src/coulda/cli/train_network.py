@@ -43,7 +43,7 @@ class TrainNetwork:
         """Train a network on levels of a pool, print how good it is, and save it as FOLDER/name.
 
         Args:
-            name: of the file.
+            name: the name of the file.
             pool: whose levels it learns from.
             recipe: what is trained, and how.
             train: (seed, world, levels, recipe, running) -> the trained network.

@@ -6,7 +6,7 @@ from coulda.environments.host import HostSimulator, SimulatorError
 from coulda.environments.linear_gaussian import LinearQuadratic
 from coulda.environments.pendulum import Pendulum
 from coulda.environments.sepsis import Sepsis
-from coulda.environments.tabular import TabularPOMDP, forest, tiger
+from coulda.environments.tabular import TabularPOMDP, TabularState, forest, tiger
 
 __all__ = [
     "CassandraError",
@@ -17,6 +17,7 @@ __all__ = [
     "Sepsis",
     "SimulatorError",
     "TabularPOMDP",
+    "TabularState",
     "contextual_bandit",
     "forest",
     "parse_cassandra",

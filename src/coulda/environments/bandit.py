@@ -18,7 +18,7 @@ def contextual_bandit(
     Args:
         context: P(c), `[C]`.
         outcome: P(o | c, a), `[C, A, K]`.
-        reward: of each outcome, `[K]`.
+        reward: the reward of each outcome, `[K]`.
         reparameterization: "gumbel_max" or "inverse_cdf".
 
     >>> alice = contextual_bandit([0.5, 0.5], [[[0.2, 0.8], [0.6, 0.4]], [[0.7, 0.3], [0.5, 0.5]]], [0.0, 1.0],

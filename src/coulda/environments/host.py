@@ -53,7 +53,7 @@ class HostSimulator:
         initial_noise: the distribution of `scenario.initial`.
         horizon: T; an environment that ends before, by termination or truncation, is padded.
         action_mechanism: the named reparameterization of the policy's choice.
-        transition_noise: of one step, where `begin` takes recorded noise `[T, ...]`; none by default.
+        transition_noise: the noise of one step, where `begin` takes recorded noise `[T, ...]`; none by default.
         workers: number of processes.
         envs_per_worker: how many environments each process holds; more scenarios are run in turns.
     """

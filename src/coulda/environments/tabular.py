@@ -27,7 +27,7 @@ class TabularPOMDP(FinitePOMDP):
         transition: P(s' | s, a), `[A, S, S]`.
         observation: P(o | s), `[S, O]`, seen from the first step on; or P(o | a, s') of Cassandra's files,
             `[A, S, O]`, where nothing has been seen before the first action: observation number O, "nothing yet".
-        reward: of (a, s, s'), `[A, S, S]`, or what broadcasts to it: `[S]` is of the state entered.
+        reward: the reward of (a, s, s'), `[A, S, S]`, or what broadcasts to it: `[S]` is of the state entered.
         horizon: T.
         reparameterization: "gumbel_max" or "inverse_cdf", for states, observations and actions alike.
         terminal: `[S]`, True where the episode is over; none by default.
@@ -97,17 +97,17 @@ class TabularPOMDP(FinitePOMDP):
 
     @property
     def initial_noise(self) -> NoiseDistribution:
-        """Of a choice among states."""
+        """The noise of a choice among states."""
         return self._state_mechanism.noise
 
     @property
     def transition_noise(self) -> NoiseDistribution:
-        """Of a choice among states."""
+        """The noise of a choice among states."""
         return self._state_mechanism.noise
 
     @property
     def observation_noise(self) -> NoiseDistribution:
-        """Of a choice among observations."""
+        """The noise of a choice among observations."""
         return self._observation_mechanism.noise
 
     def initial(self, u: Array) -> TabularState:
@@ -119,7 +119,7 @@ class TabularPOMDP(FinitePOMDP):
         return TabularState(self._state_mechanism(self._next(state, action), u), action)
 
     def reward(self, state: TabularState, action: Array, next_state: TabularState) -> Array:
-        """From the table."""
+        """The reward in the table."""
         return self.rewards[action, state.index, next_state.index]
 
     def observe(self, state: TabularState, u: Array) -> Array:
@@ -127,15 +127,15 @@ class TabularPOMDP(FinitePOMDP):
         return self._observation_mechanism(self._seen(state), u)
 
     def observation_log_prob(self, observation: Array, state: TabularState) -> Array:
-        """From the table."""
+        """The log-probability in the table."""
         return self._seen(state).log_prob(observation)
 
     def terminal(self, state: TabularState) -> Array:
-        """From the table."""
+        """Whether the table ends episodes here."""
         return self.terminals[state.index]
 
     def tables(self) -> tuple[Array, Array, Array]:
-        """As they were given."""
+        """The tables as they were given."""
         return jnp.exp(self.transition_logits), self.rewards, self.terminals
 
     def states(self, previous_action: Array, observation: Array) -> TabularState:  # noqa: ARG002
@@ -144,11 +144,11 @@ class TabularPOMDP(FinitePOMDP):
         return TabularState(every, jnp.full_like(every, previous_action))
 
     def initial_log_prob(self, state: TabularState) -> Array:
-        """From the table."""
+        """The log-probability in the table."""
         return self.initial_logits[state.index]
 
     def transition_log_prob(self, state: TabularState, action: Array, next_state: TabularState) -> Array:
-        """From the table."""
+        """The log-probability in the table."""
         return self.transition_logits[action, state.index, next_state.index]
 
     def initial_posterior(self, state: TabularState, fresh: Array) -> Array:

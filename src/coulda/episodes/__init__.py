@@ -1,7 +1,7 @@
 """Logged episodes: one ragged in-memory form, validated at the door, and the formats it is read from.
 
 Model files to imitate, in the order in which they import each other: `spaces`, `log` (`EpisodeLog`),
-`validation` (the door), then one file a source: `collection`, `files` (our own format), `tables`, `minari`,
+`validation` (the door), then one file per source: `collection`, `files` (our own format), `tables`, `minari`,
 `arrays`, `recorder`; `behavior` fits missing probabilities; `formats` tells files apart.
 """
 

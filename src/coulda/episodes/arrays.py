@@ -1,4 +1,4 @@
-"""Flat arrays as d3rlpy's MDPDataset takes them: one row a step, episodes end where a flag says so."""
+"""Flat arrays as d3rlpy's MDPDataset takes them: one row per step, episodes end where a flag says so."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def from_arrays(
     action_space: gymnasium.Space | None = None,
     source: Source | None = None,
 ) -> EpisodeLog:
-    """A log of the arrays of an MDPDataset, `[n, ...]` each, one row a step.
+    """A log of the arrays of an MDPDataset, `[n, ...]` each, one row per step.
 
     They lack the observation after an episode's last action: the one before it is repeated, and the schema
     says so. Spaces that are not given are those of `guess_space`.

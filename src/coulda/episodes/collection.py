@@ -26,10 +26,10 @@ def collect_batches(
     for start in range(0, num_episodes, size):
         # The last batch is run whole and cut, which is cheaper than compiling for its size.
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(start, start + size))
-        yield from_padded(schema, *_run(environment, policy, keys))[: num_episodes - start]
+        yield _from_padded(schema, *_run(environment, policy, keys))[: num_episodes - start]
 
 
-def from_padded(schema: Schema, episodes: Episode, terminated: Array) -> EpisodeLog:
+def _from_padded(schema: Schema, episodes: Episode, terminated: Array) -> EpisodeLog:
     """An `EpisodeLog` of a batch of padded episodes, `[N, T, ...]`, as `rollout` makes them."""
     live = np.asarray(episodes.live)
     lengths = live.sum(1)

@@ -1,4 +1,4 @@
-"""Data frames, Parquet and CSV: one row a step, with a mapping of columns. Needs the extra `tables`."""
+"""Data frames, Parquet and CSV: one row per step, with a mapping of columns. Needs the extra `tables`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class Columns:
     action: str = "action"
     reward: str = "reward"
     probability: str = "probability"
-    """Of the action taken; or, as probability_0, probability_1, …, of each action. May be absent or empty."""
+    """The probability of the action taken; or, as probability_0, probability_1, …, of each. May be absent or empty."""
     terminated: str = "terminated"
     """Whether the episode ended with this step. Where there is no such column, every episode came to its end."""
     truncated: str = "truncated"
@@ -44,7 +44,7 @@ def from_frame(
     action_space: gymnasium.Space | None = None,
     file: str | Path = "data frame",
 ) -> EpisodeLog:
-    """A log of a data frame, one row a step.
+    """A log of a data frame, one row per step.
 
     The observation after the last action is a row of its own, with action and reward empty. Where no episode
     has such a row, the observation before it is repeated, and the schema says so. Spaces that are not given

@@ -67,7 +67,7 @@ def checked_log(
     reward, terminated = np.asarray(reward), np.asarray(terminated)
     if terminated.shape != lengths.shape or terminated.dtype != bool:
         source.refuse(
-            f"expected bool[{len(lengths)}], one flag an episode, got {terminated.dtype}{list(terminated.shape)}",
+            f"expected bool[{len(lengths)}], one flag per episode, got {terminated.dtype}{list(terminated.shape)}",
             field="terminated",
         )
     log = EpisodeLog(

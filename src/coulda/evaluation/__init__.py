@@ -7,6 +7,7 @@ once), `method`, `diagnostics`, one file per family of methods (`importance`, `f
 
 from coulda.evaluation.comparison import Comparison, Difference, compare, evaluate, model_free
 from coulda.evaluation.doubly_robust import DoublyRobust
+from coulda.evaluation.drawing import draw_errors, draw_estimates
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import ImportanceSampling
@@ -38,6 +39,8 @@ __all__ = [
     "TableQ",
     "compare",
     "coupling_bounds",
+    "draw_errors",
+    "draw_estimates",
     "evaluate",
     "model_free",
     "on_policy",

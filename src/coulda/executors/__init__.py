@@ -15,6 +15,9 @@ and all executors return the same bits.
 """
 
 from coulda.executors.executor import Batch, Executor, InProcess, WorkError, check_made_of, gather
+from coulda.executors.learner import Learner
+from coulda.executors.processes import Processes
+from coulda.executors.ray_cluster import Ray
 from coulda.executors.stream import Stream
 from coulda.executors.work import Work, WorkSpec, fingerprint, seeded
 
@@ -22,6 +25,9 @@ __all__ = [
     "Batch",
     "Executor",
     "InProcess",
+    "Learner",
+    "Processes",
+    "Ray",
     "Stream",
     "Work",
     "WorkError",

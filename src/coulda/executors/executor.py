@@ -67,7 +67,7 @@ class Executor(abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, parameters: Any) -> Any:
-        """Parameters as `_start` wants them; once a version."""
+        """Parameters as `_start` wants them; asked once per version."""
 
     @abc.abstractmethod
     def _start(self, version: int, parameters: Any, index: int) -> Any:

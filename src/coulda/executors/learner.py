@@ -19,7 +19,7 @@ class Learner:
 
     Args:
         recipe: names the function, with its settings.
-        address: of the cluster; see `Ray`.
+        address: the address of the cluster; see `Ray`.
     """
 
     def __init__(self, recipe: WorkSpec, address: str | None = None):

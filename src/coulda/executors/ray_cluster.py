@@ -15,14 +15,14 @@ from coulda.storage import load_tree, save_tree
 class Ray(Executor):
     """Each worker is a Ray actor, which Ray restarts where it can, and whose requests Ray repeats.
 
-    Parameters go through the object store, once a version and node. Requests go to the workers in turn.
+    Parameters go through the object store, once per version and node. Requests go to the workers in turn.
 
     Args:
         spec: the recipe; its function must be importable where the workers run.
         num_workers: actors, of one CPU each.
-        address: of a cluster that runs already, such as "auto"; by default one is started on this machine, without
+        address: the address of a cluster that runs already, such as "auto"; by default one is started here, without
             a dashboard, and stopped by `close`. Where Ray is connected already, that connection is used.
-        capacity: batches in flight; four a worker by default.
+        capacity: batches in flight; four per worker by default.
     """
 
     def __init__(self, spec: WorkSpec, num_workers: int = 2, address: str | None = None, capacity: int | None = None):
@@ -85,5 +85,5 @@ class _Actor:
         return self._worker.run(Request(version, index, parameters))
 
     def pid(self) -> int:
-        """Of the actor's process."""
+        """The id of the actor's process."""
         return os.getpid()

@@ -18,7 +18,7 @@ class Stream:
     Args:
         executor: who works; its capacity must hold (staleness + 1) · width batches.
         staleness: how many updates old the behavior policy is.
-        width: batches an update; requests to that many workers at once.
+        width: batches per update; requests to that many workers at once.
     """
 
     def __init__(self, executor: Executor, staleness: int = 0, width: int = 1):

@@ -1,1 +1,1 @@
-"""One file a figure of the paper, and the stories that the documentation tells."""
+"""One file per figure of the paper, and the stories that the documentation tells."""

@@ -1,7 +1,7 @@
 """Figure 4 (appendix D): how far the scenario model is from the world, in its latent space, for t = 0, 1 and T.
 
 In a perfect model E_h[p(Z | h_t)] = E_u[q(Z | u, h_t)]: what is drawn on average is what real levels are encoded as.
-Both are mixtures of Gaussians, a component an episode, so that their densities along each dimension of Z are known and
+Both are mixtures of Gaussians, one component per episode, so that the densities along each dimension of Z are known and
 KL(averaged prior ‖ averaged posterior) is an integral over a line.
 """
 
@@ -131,13 +131,13 @@ def divergence_between(prior: Gaussian, posterior: Gaussian, dimension: int) -> 
 
 
 def _density(mean: Any, log_scale: Any) -> np.ndarray:
-    """Of a mixture with equal weights, on `GRID`; its components are at least a step of the grid wide."""
+    """The density of a mixture with equal weights, on `GRID`; its components are at least a step of the grid wide."""
     scale = np.maximum(np.exp(log_scale), GRID[1] - GRID[0])[:, None]
     return np.mean(np.exp(-0.5 * ((GRID - mean[:, None]) / scale) ** 2) / (scale * np.sqrt(2 * np.pi)), axis=0)
 
 
 def draw(found: dict[str, Any]) -> str:
-    """A panel a t, as SVG: prior as a red circle, embeddings of true levels as crosses, their density in blue."""
+    """One panel per t, as SVG: prior as a red circle, embeddings of true levels as crosses, their density in blue."""
     require("matplotlib", extra="plots")
     from matplotlib.patches import Circle
 

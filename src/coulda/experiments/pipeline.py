@@ -66,7 +66,7 @@ class Pipeline:
 
     Args:
         stages: where they are kept.
-        sizes: of everything.
+        sizes: the sizes of everything.
         progress: whether training shows its own.
     """
 
@@ -146,7 +146,7 @@ class Pipeline:
         return path, open_log(path)
 
     def bar(self, what: str, total: int) -> AbstractContextManager[Advance]:
-        """On the screen, if progress is shown."""
+        """A bar on the screen, if progress is shown."""
         return bar(what, total, self.progress)
 
     def key(self, use: str) -> Array:
@@ -164,7 +164,7 @@ class Pipeline:
 
 
 def training_log(path: Path) -> Path:
-    """Of a network that a stage made: what its training told, beside it."""
+    """The log of the training of a network that a stage made, which is kept beside it."""
     return path.with_name(f"{path.name}.jsonl")
 
 

@@ -39,12 +39,12 @@ class EvaluationPreset:
 
     ingredients: Ingredients = field(default_factory=Ingredients)
     noise: tuple[float, ...] = (0.0, 0.5, 0.8)
-    """Of π_0, π_1, π_2: the share of actions that are drawn uniformly."""
+    """The share of actions that π_0, π_1 and π_2 draw uniformly."""
     num_scenarios: int = 1
-    """Inferred for each logged episode."""
+    """How many scenarios are inferred for each logged episode."""
     parts_of_t: tuple[float, ...] = PARTS_OF_T
     seeds: int = 1
-    """Of scenario models and logs, from the ingredients' seed on; all evaluate the policies of the first."""
+    """How many scenario models and logs, from the ingredients' seed on; all evaluate the policies of the first."""
     separate: bool = False
     """Whether each t has a scenario model of its own, as in the paper, in the place of one for every t."""
 
@@ -76,7 +76,7 @@ def _reproduce(folder: Path, preset: EvaluationPreset, stages: Stages, progress:
 
 
 def true_values(pipeline: Pipeline, preset: EvaluationPreset) -> list[dict[str, Any]]:
-    """A row a policy: its value, measured in the environment."""
+    """One row per policy: its value, measured in the environment."""
     path, policy = pipeline.policy()
 
     def measure() -> dict[str, bytes]:
@@ -167,7 +167,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def relative_error(row: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an estimate whose standard error is that of the difference; ends below 0 are 0."""
+    """The relative error of an estimate whose standard error is that of the difference; ends below 0 are 0."""
     if row["value"] is None:
         return {"relative error": None, "error interval": None}
     difference, scale = abs(row["value"] - truth["value"]), abs(truth["value"])

@@ -52,7 +52,7 @@ class Setting:
     method: str
     weighting: str = "scenario"
     expert: str = "solver"
-    """In the planner's mixture: solver, policy (a trained one, as in the paper) or mcts."""
+    """The expert in the planner's mixture: solver, policy (a trained one, as in the paper) or mcts."""
 
     def __str__(self) -> str:
         extras = [part for part, usual in ((self.weighting, "scenario"), (self.expert, "solver")) if part != usual]

@@ -153,7 +153,7 @@ def _share_solved(log: StoredLog) -> float:
 
 
 def _table(comparison: Comparison) -> ScreenTable:
-    """A row a method, a column a policy."""
+    """One row per method, one column per policy."""
     policies = list(comparison.estimates)
     shown = ScreenTable("method", *policies, title="expected return, and whether to believe it")
     for method in next(iter(comparison.estimates.values())):

@@ -26,11 +26,11 @@ class ScenarioArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """All that makes a `ConvDRAW` but its weights."""
 
     num_layers: int = 4
-    """K (paper: 8)."""
+    """K, the number of layers (paper: 8)."""
     channels: int = 16
-    """Of every hidden state (paper: 32)."""
+    """The channels of every hidden state (paper: 32)."""
     latents: int = 8
-    """Of each z_k."""
+    """The channels of each z_k."""
     shared: bool = False
     """Whether the K layers share their weights."""
     num_tiles: int = 7
@@ -72,7 +72,7 @@ class Gaussian(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Array) -> "Gaussian":
-        """From `[..., 2 C]`; the log-scale is kept within ±5, where exp is tame."""
+        """The Gaussian of parameters `[..., 2 C]`; the log-scale is kept within ±5, where exp is tame."""
         mean, log_scale = jnp.split(parameters, 2, axis=-1)
         return cls(mean, 5 * jnp.tanh(log_scale / 5))
 
@@ -105,7 +105,7 @@ class ConvDRAW(eqx.Module):
 
     reader: ConvLSTM
     layers: Layer
-    """With a leading axis of K, or of 1 where the weights are shared."""
+    """The layers, with a leading axis of K, or of 1 where the weights are shared."""
     architecture: ScenarioArchitecture = eqx.field(static=True)
 
     def __init__(self, key: Array, **options: Any):
@@ -175,7 +175,7 @@ class ConvDRAW(eqx.Module):
         """All K layers: from q where `tiles` (one-hot u) are given, else from p.
 
         Args:
-            summary: of the history, `[height, width, channels]`.
+            summary: a summary of the history, `[height, width, channels]`.
             noise: standard normal, `[K, height, width, latents]`.
             tiles: `[height, width, num_tiles]`.
         """

@@ -62,7 +62,7 @@ class Exact(ScenarioSource):
         if isinstance(self.model, LinearGaussianPOMDP):
             inferred, states = gaussian_noise(self.model, episode, length, noise)
         else:
-            states = sample_states(other_key(key), self.model, self.behavior, episode, length)
+            states = _sample_states(other_key(key), self.model, self.behavior, episode, length)
             inferred = finite_noise(self.model, states, episode, noise)
         if self.behavior is not None:
             actions = action_noise(self.model, self.behavior, states, episode, noise.action)
@@ -97,7 +97,7 @@ def filter_states(model: FinitePOMDP, behavior: Actor | None, episode: Episode, 
     return states, jnp.concatenate([first[None], later])
 
 
-def sample_states(key: Array, model: FinitePOMDP, behavior: Actor | None, episode: Episode, length: Array) -> Any:
+def _sample_states(key: Array, model: FinitePOMDP, behavior: Actor | None, episode: Episode, length: Array) -> Any:
     """Backward sampling: s_1 … s_t ~ p(· | h_t), `[T + 1, ...]`; what follows them means nothing."""
     states, log_filter = filter_states(model, behavior, episode, length)
 

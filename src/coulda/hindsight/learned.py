@@ -45,7 +45,7 @@ class LearnedOnline(Learned):
     Args:
         model: the SCM we believe in.
         network: before it learns.
-        optimizer: of its parameters.
+        optimizer: the optimizer of its parameters.
     """
 
     optimizer_state: Any
@@ -72,7 +72,7 @@ class LearnedOnline(Learned):
 def negative_elbo(
     network: ConvDRAW, levels: Array, episodes: Episode, lengths: Array, noise: Any
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss of a batch of privileged pairs (u, h_t), in nats a level, and its parts.
+    """The loss of a batch of privileged pairs (u, h_t), in nats per level, and its parts.
 
     Args:
         network: the scenario model.

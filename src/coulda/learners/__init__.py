@@ -3,6 +3,7 @@
 from coulda.learners.imitation import Imitation, ImitationInfo, ImitationState
 from coulda.learners.impala import Impala, ImpalaInfo, ImpalaState, episodes_of
 from coulda.learners.loss import ActorCriticLoss
+from coulda.learners.scenario_model import ScenarioState, ScenarioTraining
 from coulda.learners.vtrace import VTrace, vtrace
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "Impala",
     "ImpalaInfo",
     "ImpalaState",
+    "ScenarioState",
+    "ScenarioTraining",
     "VTrace",
     "episodes_of",
     "vtrace",

@@ -20,7 +20,7 @@ from coulda.pomdp.walk import all_log_probs
 from coulda.trainer import descend, first_state, on_all_devices, sum_over_devices
 
 Experts = Callable[[Scenario], Callable[[Array], Planner]]
-"""Scenarios `[B, ...]` -> the planner of the i-th of them. Runs on the host, once a step: it may search."""
+"""Scenarios `[B, ...]` -> the planner of the i-th of them. Runs on the host, once per step: it may search."""
 
 
 class ImitationState(eqx.Module):
@@ -35,11 +35,11 @@ class ImitationInfo(eqx.Module):
     """What a person wants to know of one step; scalars."""
 
     loss: Array
-    """Nats a step that the expert had an answer for."""
+    """The loss in nats per step that the expert had an answer for."""
     agreement: Array
     """Share of those steps in which the policy's likeliest action is one of the expert's."""
     episode_return: Array
-    """Of the mixture that acted."""
+    """The return of the mixture that acted."""
     answered: Array
     """Share of live steps that the expert had an answer for."""
     gradient_norm: Array
@@ -51,8 +51,8 @@ class Imitation(eqx.Module):
     Args:
         environment: where the policy acts.
         experts: for a batch of scenarios, what the expert would do in each.
-        optimizer: of the policy's parameters.
-        batch: episodes a step.
+        optimizer: the optimizer of the policy's parameters.
+        batch: episodes per step.
         cloning_updates: over so many updates the expert's share in acting falls from 1 to 0.
     """
 
@@ -144,5 +144,5 @@ def _advice(planner: Planner, trajectory: Trajectory) -> Array:
 
 @eqx.filter_jit
 def draw(environment: POMDP, keys: Array) -> Scenario:
-    """Scenarios `[B, ...]` of the environment, one a key."""
+    """Scenarios `[B, ...]` of the environment, one per key."""
     return jax.vmap(environment.scenario_prior.sample)(keys)

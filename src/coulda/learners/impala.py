@@ -52,11 +52,11 @@ class Impala:
 
     Args:
         executor: whose work is `episodes_of` an environment.
-        optimizer: of the policy's parameters; gradient clipping and the learning rate's schedule are parts of it.
+        optimizer: the policy's; gradient clipping and the learning rate's schedule are parts of it.
         loss: policy, value and entropy.
         max_staleness: how many updates behind the actors are, once the run is that old; with 0 they wait for the
             learner, with 1 they act while it learns.
-        width: batches an update, each made by one worker.
+        width: batches per update, each made by one worker.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ def episodes_of(environment: POMDP, policy: Policy, *, batch: int, seed: int) ->
     Args:
         environment: where to act.
         policy: any of the structure that will be published.
-        batch: episodes a batch, split over all local devices.
-        seed: of all batches.
+        batch: episodes per batch, split over all local devices.
+        seed: the seed of all batches.
     """
     return Work(policy, seeded(seed), eqx.Partial(_episodes, environment, batch))
 

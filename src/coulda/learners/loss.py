@@ -21,7 +21,7 @@ class Unrolled(eqx.Module):
     value: Array
     """V(h_t)."""
     entropy: Array
-    """Of π(· | h_t), in nats."""
+    """The entropy of π(· | h_t), in nats."""
 
 
 class LossInfo(eqx.Module):

@@ -33,8 +33,8 @@ class ScenarioTraining(eqx.Module):
     Args:
         environment: where the pairs come from.
         behavior: μ.
-        optimizer: of the network's parameters.
-        batch: pairs a step (paper: 4).
+        optimizer: the optimizer of the network's parameters.
+        batch: pairs per step (paper: 4).
         steps: t of every pair, as the paper trains a model for each t; None draws it at random for each pair, so that
             one model serves every t.
         experts: in two thirds of the episodes an expert acts instead of μ, half of the time or always; so that the

@@ -17,7 +17,7 @@ class ConvLSTM(eqx.Module):
 
     The first layer sees the input and every other the hidden state of the layer below, each along with its own:
     i, f, o, g = convolution([input, hidden]); cell' = σ(f) cell + σ(i) tanh(g); hidden' = σ(o) tanh(cell').
-    The paper's policy has 3 layers of 32 channels, kernel size 3, and 2 ticks a step.
+    The paper's policy has 3 layers of 32 channels, kernel size 3, and 2 ticks per step.
     """
 
     layers: tuple[Convolution, ...]

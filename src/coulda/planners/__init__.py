@@ -1,10 +1,17 @@
 """Planners λ(a | s, h): they may see the hidden state."""
 
-from coulda.planners.dynamic_programming import TabularPlanner, finite_horizon, policy_iteration, value_iteration
-from coulda.planners.lqr import LinearPlanner, lqr
+from coulda.planners.dynamic_programming import (
+    Solution,
+    TabularPlanner,
+    finite_horizon,
+    policy_iteration,
+    value_iteration,
+)
+from coulda.planners.lqr import LinearPlanner, Regulator, lqr
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertMixture, ExpertSchedule
-from coulda.planners.problem import PlanningProblem
+from coulda.planners.problem import Experts, PlannerFor, PlanningProblem
+from coulda.planners.solver import SolverPlanner, SolverPlanners, solver_planners
 from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
 
 __all__ = [
@@ -12,12 +19,19 @@ __all__ = [
     "AffinePlanner",
     "ExpertMixture",
     "ExpertSchedule",
+    "Experts",
     "LinearPlanner",
+    "PlannerFor",
     "PlanningProblem",
+    "Regulator",
+    "Solution",
+    "SolverPlanner",
+    "SolverPlanners",
     "TabularPlanner",
     "finite_horizon",
     "lqr",
     "policy_iteration",
+    "solver_planners",
     "time_varying_lqr",
     "value_iteration",
 ]

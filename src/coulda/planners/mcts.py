@@ -18,7 +18,7 @@ Value = Callable[[Any, Array], Array]
 """(state, steps that remain) -> the return to expect, where the search goes no further."""
 
 
-def no_value(state: Any, remaining: Array) -> Array:  # noqa: ARG001
+def _no_value(state: Any, remaining: Array) -> Array:  # noqa: ARG001
     """0, whatever the state: all that is known of the return is what the search meets."""
     return jnp.zeros(())
 
@@ -27,22 +27,22 @@ class MCTS(Planner):
     """λ(a | s): the improved policy of a tree search from the state, to the end of the episode at most.
 
     Nothing is drawn while it plans: Gumbel noise at the root is left out, and what the model would draw in the tree
-    are the fixed draws of `seed`, one a simulation. In a model with noisy transitions a node keeps the first outcome
+    are the fixed draws of `seed`, one per simulation. In a model with noisy transitions a node keeps the first outcome
     that it saw, so that the plan is one for sampled outcomes; where transitions are deterministic it is a plain search.
 
     Args:
         model: a POMDP with discrete actions.
         num_simulations: nodes of the tree; more find deeper plans.
-        value: of leaves.
+        value: the value of leaves.
         value_scale: how soon the search trusts the values it has met over its uniform prior (MuZero's is 0.1, with a
             learned value at the leaves; without one, a smaller scale looks further).
-        temperature: of the improved policy; low ones act greedily.
-        seed: of the transition noise in the tree.
+        temperature: the temperature of the improved policy; low ones act greedily.
+        seed: the seed of the transition noise in the tree.
     """
 
     model: POMDP
     num_simulations: int = eqx.field(static=True, default=64)
-    value: Value = eqx.field(static=True, default=no_value)
+    value: Value = eqx.field(static=True, default=_no_value)
     value_scale: float = eqx.field(static=True, default=0.01)
     temperature: float = eqx.field(static=True, default=1.0)
     seed: int = eqx.field(static=True, default=0)

@@ -24,7 +24,7 @@ PlannerFor = Callable[[PlanningProblem], Actor]
 """λ for one scenario. One that has a method `prepared` is first given all scenarios of a step, on the host."""
 
 Experts = Callable[[Scenario], Callable[[Array], Planner]]
-"""Scenarios `[N, ...]` -> the expert of the i-th of them. Runs on the host, once a step: it may search."""
+"""Scenarios `[N, ...]` -> the expert of the i-th of them. Runs on the host, once per step: it may search."""
 
 
 def prepared(planner: Any, scenarios: Scenario) -> Any:

@@ -96,7 +96,7 @@ class Mixture(Policy):
         weights = np.asarray(weights, float)
         if weights.shape != (len(policies),) or (weights < 0).any() or abs(weights.sum() - 1) > 1e-4:
             raise CouldaError(
-                f"weights must be ≥ 0, sum to 1 and be one a policy; got {weights.tolist()} "
+                f"weights must be ≥ 0, sum to 1 and be one per policy; got {weights.tolist()} "
                 f"for {len(policies)} policies."
             )
         with np.errstate(divide="ignore"):

@@ -28,9 +28,9 @@ class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     channels: int = 16
     kernel: int = 3
     ticks: int = 1
-    """Passes through all layers an observation."""
+    """Passes through all layers per observation."""
     units: int = 128
-    """Of the dense layer before the heads."""
+    """The units of the dense layer before the heads."""
     focus: tuple[int, ...] = ()
     """Categories of tiles, such as the agent's, in whose cells the heads see the memory, with the mean over all cells
     beside it, so that what is learned in one place holds in all. Without any they see every cell where it lies, as in
@@ -44,7 +44,7 @@ class ConvLSTMPolicy(ActorCritic):
     """π(a | h) for observations that are grids of tile categories, `uint8[height, width]`.
 
     The network does not see the border of the grid, which is always wall: the interior alone is 1.5 times cheaper.
-    Section 3.2: 3 layers of 32 channels, kernel size 3, two ticks a step (`paper_policy`).
+    Section 3.2: 3 layers of 32 channels, kernel size 3, two ticks per step (`paper_policy`).
     """
 
     memory: ConvLSTM

@@ -66,6 +66,7 @@ class Planner(eqx.Module):
 
 
 Actor = Policy | Planner
+"""Whoever acts."""
 
 
 def _example(space: gymnasium.Space) -> Any:

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 CACHE = 2**18
 """Bytes of the largest array that is made in a step of a loop, for all elements of a chunk. With a conv-LSTM of 16
-channels rollouts are four times as fast at 32–64 episodes a chunk as at 4096: what a step makes stays in the cache."""
+channels, rollouts are four times as fast at 32–64 episodes per chunk as at 4096: a step stays in the cache."""
 SMALLEST, LARGEST = 4, 4096
 
 
@@ -22,7 +22,7 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
     millions of episodes give it keys rather than scenarios, and return returns rather than trajectories.
 
     Args:
-        function: of one element.
+        function: a function of one element.
         batch: a pytree of arrays with one leading axis `[n, ...]`.
         chunk_size: how many elements a device works on at once; by default as many as the cache likes, 4 to 4096.
 

@@ -25,7 +25,7 @@ def walk(actor: Actor, episode: Episode, ask: Ask, *extra: Any, closing: bool = 
 
     Args:
         actor: who remembers; `ask` is what calls it, and may look at more than its distribution.
-        episode: of T steps; what is told after its end means nothing.
+        episode: an episode of T steps; what is told after its end means nothing.
         ask: see `Ask`.
         *extra: pytrees `[T, ...]` that `ask` is given a step of each, such as hidden states or noise.
         closing: whether to ask after the last observation too, `[T + 1, ...]`. Nothing was done there: `ask` is given

@@ -6,6 +6,7 @@ the exact solver and `scenario_model` its model p(U | h_t). `held_out` measures 
 and `running` says where a run is kept. A recipe is a frozen dataclass, and presets are values of it.
 """
 
+from coulda.recipes.evaluation import EvaluationRecipe
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
 from coulda.recipes.impala import IMPALA_RECIPES, ImpalaRecipe, impala_recipe, learn
@@ -33,7 +34,7 @@ from coulda.recipes.sokoban import (
     pool_of,
     solvers,
 )
-from coulda.recipes.worlds import WORLDS, World, find_world
+from coulda.recipes.worlds import WORLDS, World, find_world, hidden_bit_model
 
 __all__ = [
     "IMPALA_RECIPES",
@@ -45,6 +46,7 @@ __all__ = [
     "SMALLEST_POLICY",
     "SOKOBAN_WORLDS",
     "WORLDS",
+    "EvaluationRecipe",
     "HeldOut",
     "ImpalaRecipe",
     "PolicyNetwork",
@@ -59,6 +61,7 @@ __all__ = [
     "draw_levels",
     "find_sokoban",
     "find_world",
+    "hidden_bit_model",
     "impala_recipe",
     "learn",
     "level_key",

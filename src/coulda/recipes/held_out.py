@@ -24,7 +24,7 @@ class HeldOut:
 
     @classmethod
     def drawn(cls, seed: int, world: SokobanWorld, episodes: int) -> "HeldOut":
-        """With as many levels as episodes."""
+        """A measure with as many levels as episodes."""
         return cls(make_sokoban(draw_levels(jax.random.key(seed), world, "truth", episodes), world), episodes)
 
     def solve_rate(self, key: Array, policy: Policy) -> dict[str, Array]:

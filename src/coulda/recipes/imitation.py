@@ -42,7 +42,7 @@ POLICY_RECIPES = {
     "desktop": PolicyRecipe(),
     "paper": PolicyRecipe(PAPER_POLICY, updates=1_000_000),
 }
-"""By preset. "paper" has the paper's network; there it learns by IMPALA."""
+"""Recipes by preset. "paper" has the paper's network; there it learns by IMPALA."""
 
 
 def train_policy(seed: int, world: SokobanWorld, levels: np.ndarray, recipe: PolicyRecipe, running: Running) -> Trained:

@@ -124,7 +124,7 @@ IMPALA_RECIPES = {
     "desktop": ImpalaRecipe(),
     "paper": ImpalaRecipe(network=PAPER_POLICY, updates=1_000_000),
 }
-"""By preset, for any world. "paper" has the paper's network and number of updates."""
+"""Recipes by preset, for any world. "paper" has the paper's network and number of updates."""
 
 
 def impala_recipe(world: str, preset: str) -> ImpalaRecipe:

@@ -14,7 +14,7 @@ from coulda.trainer.loop import Evaluate
 
 @dataclass(frozen=True)
 class Running:
-    """Of a run, not of what it makes: all of it may change when the run is resumed."""
+    """The settings of a run, not of what it makes: all of it may change when the run is resumed."""
 
     folder: Path | None = None
     """The folder where checkpoints and log.jsonl go; without one nothing is kept."""

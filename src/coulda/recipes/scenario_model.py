@@ -73,7 +73,7 @@ SCENARIO_RECIPES = {
     "desktop": ScenarioRecipe(),
     "paper": ScenarioRecipe(ScenarioNetwork(8, 32), updates=1_000_000, batch=4, learning_rate=3e-4, levels=1_000_000),
 }
-"""By preset. "paper" has the network, batch and learning rate of the paper's appendices."""
+"""Recipes by preset. "paper" has the network, batch and learning rate of the paper's appendices."""
 
 
 def train_scenarios(

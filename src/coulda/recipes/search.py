@@ -102,7 +102,7 @@ SEARCH_RECIPES = {
     "desktop": SearchRecipe(),
     "paper": SearchRecipe(updates=20_000, resampled=160),
 }
-"""By preset, for any world. "paper" has as many updates and trajectories as the paper's search in PO-Sokoban."""
+"""Recipes by preset, for any world. "paper" has as many updates and trajectories as the paper's PO-Sokoban."""
 
 
 def search_policy(recipe: SearchRecipe, world: World, running: Running, executor: Executor | None = None) -> Trained:

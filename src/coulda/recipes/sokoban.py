@@ -78,8 +78,9 @@ class PolicyNetwork:
 
 
 SMALLEST_POLICY = PolicyNetwork(channels=4, units=8)
-"""For a look at whether everything runs."""
+"""A policy for a look at whether everything runs."""
 PAPER_POLICY = PolicyNetwork(layers=3, channels=32, ticks=2, units=256, focus=False)
+"""The policy of the paper's appendix."""
 
 
 def find_sokoban(name: str) -> SokobanWorld:

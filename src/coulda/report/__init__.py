@@ -6,18 +6,36 @@ In the order in which they import each other: `contents` (what a report holds), 
 together when it is written.
 """
 
-from coulda.report.contents import Explorer, Figure, Provenance, Report, Table
+from coulda.report.contents import (
+    Channel,
+    Explorer,
+    Figure,
+    GridScene,
+    LineFrames,
+    Provenance,
+    Report,
+    SeriesScene,
+    Table,
+    Tile,
+    TileFrames,
+)
 from coulda.report.explorer import explore
 from coulda.report.frames import View, view_of
 from coulda.report.page import load_report, save_report, write_report
 from coulda.report.tables import provenance, summarize, tabulate
 
 __all__ = [
+    "Channel",
     "Explorer",
     "Figure",
+    "GridScene",
+    "LineFrames",
     "Provenance",
     "Report",
+    "SeriesScene",
     "Table",
+    "Tile",
+    "TileFrames",
     "View",
     "explore",
     "load_report",

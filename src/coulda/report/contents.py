@@ -32,7 +32,7 @@ class Row(Contents, frozen=True):
     """None where there is no interval, or no end to it."""
     high: float | None
     level: float | None
-    """Of the interval, such as 0.95."""
+    """The level of the interval, such as 0.95."""
     effective_sample_size: float
     verdict: Verdict
     reasons: str
@@ -84,7 +84,7 @@ class GridScene(Contents, frozen=True, tag="grid"):
     height: int
     width: int
     tiles: tuple[Tile, ...]
-    """By number, at most 64."""
+    """The tiles by number, at most 64."""
 
 
 class Channel(Contents, frozen=True):
@@ -104,10 +104,10 @@ class SeriesScene(Contents, frozen=True, tag="series"):
 
 
 class TileFrames(Contents, frozen=True, tag="tiles"):
-    """Grids over time, a character a tile: `A` is 0, `B` is 1, … as in base64url."""
+    """Grids over time, one character per tile: `A` is 0, `B` is 1, … as in base64url."""
 
     tiles: str
-    """Of all steps end to end, row by row."""
+    """The tiles of all steps end to end, row by row."""
     agreement: str = ""
     """How many of the posterior draws have this tile here; empty for what was observed."""
 
@@ -118,7 +118,7 @@ class LineFrames(Contents, frozen=True, tag="lines"):
     values: tuple[tuple[float | None, ...], ...]
     """None where nothing was observed."""
     low: tuple[tuple[float, ...], ...] = ()
-    """Of nine in ten posterior draws; empty for what was observed."""
+    """The lower limit of nine in ten posterior draws; empty for what was observed."""
     high: tuple[tuple[float, ...], ...] = ()
 
 
@@ -139,12 +139,12 @@ class ExploredEpisode(Contents, frozen=True):
     """A logged episode, and what would have become of it."""
 
     number: int
-    """In the log."""
+    """The number of the episode in the log."""
     observed: Frames
     factual: Play
     """Logged actions and rewards; frames are those of the inferred scenario, and `returns` what it pays for them."""
     counterfactual: tuple[Play, ...]
-    """A policy each, in the order of `Explorer.policies`, on the same scenario."""
+    """One play per policy, in the order of `Explorer.policies`, on the same scenario."""
 
 
 class Explorer(Contents, frozen=True):
@@ -153,7 +153,7 @@ class Explorer(Contents, frozen=True):
     scene: GridScene | SeriesScene
     policies: tuple[str, ...]
     num_samples: int
-    """Posterior draws an episode."""
+    """Posterior draws per episode."""
     threshold: float
     """An episode is won with this return or more."""
     episodes: tuple[ExploredEpisode, ...]

@@ -36,11 +36,11 @@ class Played(NamedTuple):
     frames: Any
     """`[S, T + 1, ...]`."""
     action: Any
-    """Of the first draw, `[T, ...]`."""
+    """The actions of the first draw, `[T, ...]`."""
     reward: Any
     """`[S, T]`."""
     length: Any
-    """Of the first draw."""
+    """The length of the first draw."""
 
 
 def explore(
@@ -60,14 +60,14 @@ def explore(
         key: consumed.
         model: the SCM we believe in.
         episodes: a log; some dozens are enough to look at.
-        source: of scenarios given an episode.
-        policies: by name. Planners are welcome: they see the state of the inferred scenario.
+        source: a source of scenarios given an episode.
+        policies: the policies by name. Planners are welcome: they see the state of the inferred scenario.
         num_samples: draws of p(U | h) an episode, 1 to 63.
         view: how states are shown; see `view_of`.
         threshold: the return from which an episode is won; by default the mean return of these episodes.
     """
     if not 1 <= num_samples < len(DIGITS):
-        raise CouldaError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios an episode")
+        raise CouldaError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios per episode")
     if not policies or not len(episodes):
         raise CouldaError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
     view = view_of(model) if view is None else view

@@ -30,9 +30,9 @@ class View:
 
     scene: GridScene | SeriesScene
     state: Callable[[Any], Array]
-    """Of one state: `[height, width]` of tile numbers, or `[C]` of channels."""
+    """The picture of one state: `[height, width]` of tile numbers, or `[C]` of channels."""
     observation: Callable[[Any], Array]
-    """Of one observation, likewise; NaN for channels that are not observed."""
+    """The picture of one observation, likewise; NaN for channels that are not observed."""
     action: Callable[[Any], str]
     """The name of one action."""
 

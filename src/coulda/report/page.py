@@ -17,7 +17,7 @@ from coulda.report.contents import Report
 from coulda.storage import ArtifactError, Kind, read_artifact, replace_file, write_artifact
 
 FOLDER = "report"
-"""Of the artifact within a run."""
+"""The name of the artifact within a run."""
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,16 +74,16 @@ def render(report: Report) -> str:
         "policy": policy,
         "style": style,
         "script": script,
-        "data": embedded(msgspec.json.encode(report).decode()),
+        "data": _embedded(msgspec.json.encode(report).decode()),
     }
     # In one pass: what is filled in is never looked at again, whatever it says.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _source("page.html"))
 
 
-def embedded(json: str) -> str:
+def _embedded(json: str) -> str:
     r"""The same JSON without a character that could end the script that it stands in.
 
-    >>> embedded('{"title": "</script>"}')
+    >>> _embedded('{"title": "</script>"}')
     '{"title": "\\u003c/script\\u003e"}'
     """
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", json)

@@ -38,4 +38,4 @@ _DRAWN = {
 }
 
 SOKOBAN_TILES = (*(Tile(*_DRAWN[number]) for number in range(tiles.NUM_TILES)), Tile("empty or hidden", _FOG))
-"""By number; the last is what an observation shows where a tile is empty, or masked."""
+"""The tiles by number; the last is what an observation shows where a tile is empty, or masked."""

@@ -4,16 +4,24 @@ Model files to imitate, in the order in which they import each other: `objective
 and its special cases `guided` (GPS) and `value_gradient` (SVG).
 """
 
+from coulda.search.guided import CoefficientNoisePOMDP, CoefficientPrior, RegulatorPlanner, fit_coefficients
 from coulda.search.objective import ReturnWeightedInfo, ReturnWeightedRegression
-from coulda.search.policy_search import PolicySearch, SearchInfo, SearchState
+from coulda.search.policy_search import Learn, Objective, PolicySearch, SearchInfo, SearchState, collection_work
 from coulda.search.value_gradient import ValueGradient, ValueGradientInfo
 
 __all__ = [
+    "CoefficientNoisePOMDP",
+    "CoefficientPrior",
+    "Learn",
+    "Objective",
     "PolicySearch",
+    "RegulatorPlanner",
     "ReturnWeightedInfo",
     "ReturnWeightedRegression",
     "SearchInfo",
     "SearchState",
     "ValueGradient",
     "ValueGradientInfo",
+    "collection_work",
+    "fit_coefficients",
 ]

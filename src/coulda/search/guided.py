@@ -175,7 +175,7 @@ def fit_coefficients(
         next_state: `[N, n]`.
         num_components: C. They begin as slices of equal size along the first coordinate of the state.
         columns: v, `[n + k + 1]`, kept as given.
-        iterations: of expectation maximization.
+        iterations: how many iterations of expectation maximization.
     """
     x = np.concatenate([np.asarray(state), np.asarray(action), np.ones((len(state), 1))], axis=1)
     y, columns = np.asarray(next_state, float), np.asarray(columns, float)

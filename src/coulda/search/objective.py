@@ -38,7 +38,7 @@ class ReturnWeightedInfo(eqx.Module):
     log_likelihood: Array
     """Σ_i w_i log p^π(τ^i), before the update."""
     effective_sample_size: Array
-    """Of the weights, within the group that is normalized: of a scenario (their mean; at most n) or of the batch."""
+    """That of the weights in the group that is normalized: a scenario's (their mean; at most n) or the batch's."""
     dead: Array
     """The share of scenarios that are over at once."""
     unsupported: Array
@@ -49,8 +49,8 @@ class ReturnWeightedRegression(eqx.Module):
     """Policy improvement by equation 1: roll out λ in each scenario, weigh, and climb log p^π.
 
     Args:
-        num_rollouts: n, trajectories a scenario (paper: 10).
-        temperature: of the return (paper: 1).
+        num_rollouts: n, trajectories per scenario (paper: 10).
+        temperature: the temperature of the return (paper: 1).
         normalization: "scenario" or "batch".
         ratio: whether the weights have the factor p^{π^k} / p^λ. Without it π imitates the planner's better
             trajectories, however unlikely they are under π.
@@ -114,7 +114,7 @@ class ReturnWeightedRegression(eqx.Module):
 
     def log_weights(self, policy: Policy, trajectories: Episode) -> Array:
         """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""
-        weigh = jax.vmap(lambda episode: log_weight(policy, episode, self.temperature, ratio=self.ratio))
+        weigh = jax.vmap(lambda episode: _log_weight(policy, episode, self.temperature, ratio=self.ratio))
         return batched(weigh, trajectories)
 
     def _chosen(self, noise: Array, trajectories: Episode, weights: Array) -> tuple[Episode, Array]:
@@ -143,7 +143,7 @@ class ReturnWeightedRegression(eqx.Module):
         )
 
 
-def log_weight(policy: Policy, trajectory: Episode, temperature: Array, *, ratio: bool) -> Array:
+def _log_weight(policy: Policy, trajectory: Episode, temperature: Array, *, ratio: bool) -> Array:
     """Log w = G / temperature + Σ_t log π^k(a_t | h_t) - log λ(a_t | s_t, h_t), over live steps of one trajectory."""
     scaled = trajectory.episode_return / temperature
     if not ratio:

@@ -64,7 +64,7 @@ class SearchInfo(eqx.Module):
     """How many updates behind π the behavior policy was."""
     gradient_norm: Array
     objective: Any
-    """Of the objective: a `ReturnWeightedInfo`, for one."""
+    """What the objective tells: a `ReturnWeightedInfo`, for one."""
 
 
 class PolicySearch(eqx.Module):
@@ -79,9 +79,9 @@ class PolicySearch(eqx.Module):
         scenarios: p(U | h_t) over the model. A source with a `behavior` is told who acted as μ changes.
         planner: λ: an actor, or a function that returns one for a `PlanningProblem`, such as `ExpertSchedule`; π^k
             itself by default.
-        optimizer: of the policy's parameters, climbing: it is given the negated gradient, as optax expects.
+        optimizer: the policy's, climbing: it is given the negated gradient, as optax expects.
         objective: `ReturnWeightedRegression(...)`, or `ValueGradient()`.
-        num_episodes: N, logged a step; one scenario is inferred from each.
+        num_episodes: N, logged per step; one scenario is inferred from each.
         refresh: μ becomes a copy of π every so many updates ("sometimes").
         learn: trains the source online on privileged pairs (u, h); none by default.
         executor: whose `collection_work` collects the episodes; this process by default.

@@ -90,7 +90,7 @@ def check_scm(scm: SCM, *, seed: int = 0, draws: int = 32) -> None:
     noise = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed), draws))
     eager, again = (jax.vmap(scm.simulate)(noise) for _ in range(2))
     for name in scm.order:
-        refuse(not same(eager[name], again[name]), not_deterministic(f"mechanism '{name}'"))
+        refuse(not same(eager[name], again[name]), _not_deterministic(f"mechanism '{name}'"))
         finite = all(bool(jnp.isfinite(leaf.astype(float)).all()) for leaf in jax.tree.leaves(eager[name]))
         refuse(not finite, f"'{name}' is not finite for some noise that its prior gives. Bound its mechanism.")
     fresh = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed + 1), draws))
@@ -153,7 +153,7 @@ def _check_kernels(model: POMDP, scenario: Scenario) -> None:
     # Two programs, traced apart: what a kernel draws while it is traced would differ between them.
     first, second = (jax.jit(lambda: _one_of_each(model, scenario, action, u))() for _ in range(2))
     for name, value in first.items():
-        refuse(not same(value, second[name]), not_deterministic(name))
+        refuse(not same(value, second[name]), _not_deterministic(name))
 
 
 def _one_of_each(model: POMDP, scenario: Scenario, action: Any, u: list[Any]) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _check_carry(policy: Policy, model: POMDP) -> None:
     )
     start = policy.initial_carry()
     (carry, distribution), again = (jax.jit(lambda o: policy(start, o))(observation) for _ in range(2))
-    refuse(not same((carry, distribution), again), not_deterministic(f"{name}.__call__"))
+    refuse(not same((carry, distribution), again), _not_deterministic(f"{name}.__call__"))
     family = getattr(model.action_mechanism, "family", None)
     refuse(
         family is not None and not isinstance(distribution, family),
@@ -325,7 +325,7 @@ def _check_space(what: str, space: gymnasium.Space, values: Any) -> None:
         )
 
 
-def not_deterministic(name: str) -> str:
+def _not_deterministic(name: str) -> str:
     """What to say of chance that does not come from the noise."""
     return (
         f"{name} gives different values for the same inputs. Take all chance from the noise `u`, and keep nothing "

@@ -5,20 +5,25 @@
 
 from coulda.trainer.checkpoints import Checkpoint, checkpoint_steps, load_checkpoint
 from coulda.trainer.devices import join_hosts, on_all_devices, replicate, shard_batch, sum_over_devices, use_all_cores
-from coulda.trainer.loop import NonFiniteError, Trained, TrainerConfig, train
+from coulda.trainer.logs import held_out_curve, read_log
+from coulda.trainer.loop import Evaluate, NonFiniteError, Step, Trained, TrainerConfig, train
 from coulda.trainer.optimizers import descend, first_state
 
 __all__ = [
     "Checkpoint",
+    "Evaluate",
     "NonFiniteError",
+    "Step",
     "Trained",
     "TrainerConfig",
     "checkpoint_steps",
     "descend",
     "first_state",
+    "held_out_curve",
     "join_hosts",
     "load_checkpoint",
     "on_all_devices",
+    "read_log",
     "replicate",
     "shard_batch",
     "sum_over_devices",

@@ -90,13 +90,13 @@ def prune(folder: Path, keep_last: int, best: str | None, maximize: bool) -> Non
     steps = checkpoint_steps(folder)
     keep: set[int | None] = set(steps[-keep_last:])
     if best is not None:
-        keep.add(best_step(folder, best, maximize))
+        keep.add(_best_step(folder, best, maximize))
     for step in steps:
         if step not in keep:
             _remove(folder, step)
 
 
-def best_step(folder: Path, metric: str, maximize: bool) -> int | None:
+def _best_step(folder: Path, metric: str, maximize: bool) -> int | None:
     """The step whose checkpoint has the least `metric`, or the greatest; the earlier of equals."""
     scores = {}
     for step in checkpoint_steps(folder):

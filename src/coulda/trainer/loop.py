@@ -28,7 +28,9 @@ from coulda.trainer.checkpoints import (
 from coulda.trainer.logs import Log, open_logs
 
 Step = Callable[[Array, Any], tuple[Any, Any]]
+"""(key, state) -> the next state, and what a person wants to know of the step."""
 Evaluate = Callable[[Array, Any], Mapping[str, Any]]
+"""(key, state) -> numbers by name, measured on what was held out."""
 
 
 class NonFiniteError(CouldaError):
@@ -93,7 +95,7 @@ def train(
         key: the PRNG key of the whole run. Consumed.
         step: pure; jit it, and donate the state if memory is short (`eqx.filter_jit(step, donate="all-except-first")`).
             `state` is what the next step needs, a pytree of arrays; `info` a pytree of finite scalars for people.
-            Where it has `frames`, the log also tells frames a second.
+            Where it has `frames`, the log also tells frames per second.
         state: the state before the first step, which is also the template of those in checkpoints.
         config: how long, and how often.
         folder: where checkpoints and `log.jsonl` go, held against other processes meanwhile; None keeps nothing.

@@ -18,7 +18,7 @@ from jax import Array
 
 NUM_ACTIONS, NUM_OBSERVED, NUM_VITALS, NUM_TREATMENTS = 8, 720, 90, 8
 LEVELS = (3, 3, 2, 5)
-"""Of heart rate, blood pressure, oxygen and glucose."""
+"""How many levels heart rate, blood pressure, oxygen and glucose have."""
 NORMAL = (1, 1, 1, 2)
 
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.9)
@@ -89,21 +89,21 @@ def next_vitals(diabetic: Array, observed: Array, action: Array, coins: Coins) -
     """One step of the simulator; each vital depends on coins of its own only."""
     vitals, given, now = vitals_of(observed), treatments_of(observed), treatments_by(action)
     return Vitals(
-        next_heart_rate(vitals, given, now, coins.heart_rate),
-        next_pressure(vitals, given, now, diabetic, coins.pressure, coins.pressure_vasopressors),
-        next_oxygen(vitals, given, now, coins.oxygen),
+        _next_heart_rate(vitals, given, now, coins.heart_rate),
+        _next_pressure(vitals, given, now, diabetic, coins.pressure, coins.pressure_vasopressors),
+        _next_oxygen(vitals, given, now, coins.oxygen),
         next_glucose(vitals, now, diabetic, coins.glucose),
     )
 
 
-def next_heart_rate(vitals: Vitals, given: Treatments, now: Treatments, coin: Array) -> Array:
+def _next_heart_rate(vitals: Vitals, given: Treatments, now: Treatments, coin: Array) -> Array:
     """Antibiotics bring it down from high; stopping them may bring it back up; else it fluctuates."""
     treated = _antibiotics(vitals.heart_rate, now, coin)
     fluctuating = _fluctuate(vitals.heart_rate, 2, 0.1, coin)
     return jnp.where(now.antibiotics | given.antibiotics, treated, fluctuating)
 
 
-def next_pressure(
+def _next_pressure(
     vitals: Vitals, given: Treatments, now: Treatments, diabetic: Array, coin: Array, vaso_coin: Array
 ) -> Array:
     """Antibiotics first, then vasopressors, which act more strongly on diabetics; else it fluctuates."""
@@ -120,7 +120,7 @@ def next_pressure(
     return jnp.where(antibiotics | vasopressors, level, _fluctuate(level, 2, 0.1, coin))
 
 
-def next_oxygen(vitals: Vitals, given: Treatments, now: Treatments, coin: Array) -> Array:
+def _next_oxygen(vitals: Vitals, given: Treatments, now: Treatments, coin: Array) -> Array:
     """Ventilation brings it up; stopping it may let it fall; else it fluctuates."""
     level = vitals.oxygen
     on = jnp.where((level == 0) & (coin < 0.7), 1, level)
@@ -165,11 +165,11 @@ def transition_probabilities() -> Array:
 
     def row(diabetic: Array, action: Array, observed: Array) -> Array:
         vitals, given, now = vitals_of(observed), treatments_of(observed), treatments_by(action)
-        heart_rate = _distribution(lambda c: next_heart_rate(vitals, given, now, c), LEVELS[0])
+        heart_rate = _distribution(lambda c: _next_heart_rate(vitals, given, now, c), LEVELS[0])
         pressure = CELL_WEIGHTS @ jax.vmap(
-            lambda c: _distribution(lambda v: next_pressure(vitals, given, now, diabetic, c, v), LEVELS[1])
+            lambda c: _distribution(lambda v: _next_pressure(vitals, given, now, diabetic, c, v), LEVELS[1])
         )(CELL_MIDDLES)
-        oxygen = _distribution(lambda c: next_oxygen(vitals, given, now, c), LEVELS[2])
+        oxygen = _distribution(lambda c: _next_oxygen(vitals, given, now, c), LEVELS[2])
         glucose = _distribution(lambda c: next_glucose(vitals, now, diabetic, c), LEVELS[3])
         return jnp.einsum("a,b,c,d->abcd", heart_rate, pressure, oxygen, glucose).ravel()
 

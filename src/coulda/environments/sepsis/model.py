@@ -22,7 +22,7 @@ class SepsisState(eqx.Module):
 
     @property
     def index(self) -> Array:
-        """In 0 … 1439, the diabetic half last."""
+        """The number of the state, in 0 … 1439, the diabetic half last."""
         return self.diabetic * NUM_OBSERVED + self.observed
 
 
@@ -38,7 +38,7 @@ class Sepsis(FinitePOMDP):
     """
 
     log_probs: Array
-    """Of the next vitals, `[2, 8, 720, 90]`: by diabetes, action and observed state."""
+    """The log-probabilities of the next vitals, `[2, 8, 720, 90]`: by diabetes, action and observed state."""
     initial_logits: Array
     """`[2, 90]`: no treatment is given at first."""
     rewards: Array
@@ -77,7 +77,7 @@ class Sepsis(FinitePOMDP):
 
     @property
     def initial_noise(self) -> Independent:
-        """Of a choice between diabetes and none, and of one among vitals."""
+        """The noise of a choice between diabetes and none, and of one among vitals."""
         sizes = {"diabetic": 2, "vitals": NUM_VITALS}
         return Independent({name: choice(self._discrete, size).noise for name, size in sizes.items()})
 
@@ -127,17 +127,17 @@ class Sepsis(FinitePOMDP):
         )
 
     def states(self, previous_action: Array, observation: Array) -> SepsisState:  # noqa: ARG002
-        """With and without diabetes."""
+        """The two states that look so: without diabetes, and with it."""
         return SepsisState(jnp.arange(2, dtype=jnp.int32), jnp.full(2, observation, jnp.int32))
 
     def initial_log_prob(self, state: SepsisState) -> Array:
-        """From the table, for states without treatment."""
+        """The log-probability in the table, for states without treatment."""
         untreated = state.observed % NUM_TREATMENTS == 0
         log_prob = self.initial_logits[state.diabetic, state.observed // NUM_TREATMENTS]
         return jnp.where(untreated, log_prob, -jnp.inf)
 
     def transition_log_prob(self, state: SepsisState, action: Array, next_state: SepsisState) -> Array:
-        """From the table, where diabetes stays and the treatments are the action's."""
+        """The log-probability in the table, where diabetes stays and the treatments are the action's."""
         treated = next_state.observed % NUM_TREATMENTS == kernel.treatment_bits(action)
         possible = treated & (next_state.diabetic == state.diabetic)
         vitals = next_state.observed // NUM_TREATMENTS

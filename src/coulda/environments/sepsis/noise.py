@@ -167,7 +167,7 @@ MECHANISMS: dict[str, TransitionMechanism] = {
 
 
 def _uniform_in_cells(weights: Array, fresh: Array) -> Array:
-    """A uniform number carried into cells of the unit interval, chosen by `weights`, one a cell."""
+    """A uniform number carried into cells of the unit interval, chosen by `weights`, one per cell."""
     upper = jnp.cumsum(weights) / jnp.sum(weights)
     possible = weights > 0
     cell = jnp.minimum(jnp.sum(upper <= fresh), weights.shape[0] - 1)

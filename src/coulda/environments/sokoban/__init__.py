@@ -7,17 +7,26 @@ disk), `generator`, `solver`, `action_table` (the expert), `checks`, `noise`, `e
 
 from coulda.environments.sokoban.action_table import ActionTable, tabulate
 from coulda.environments.sokoban.batch import SokobanBatch
-from coulda.environments.sokoban.boxoban import read_levels, write_levels
+from coulda.environments.sokoban.boxoban import LevelFileError, read_levels, write_levels
 from coulda.environments.sokoban.checks import LevelCheck, check_level, count_defects
 from coulda.environments.sokoban.environment import Sokoban
+from coulda.environments.sokoban.game import Game
 from coulda.environments.sokoban.generator import generate
+from coulda.environments.sokoban.gym import POSokobanEnv, POSokobanVectorEnv
 from coulda.environments.sokoban.noise import UniformLevels
 from coulda.environments.sokoban.pool import read_pool, write_pool
-from coulda.environments.sokoban.solver import Solutions, solve
+from coulda.environments.sokoban.solver import SOLVED, UNKNOWN, UNSOLVABLE, Solutions, solve
 
 __all__ = [
+    "SOLVED",
+    "UNKNOWN",
+    "UNSOLVABLE",
     "ActionTable",
+    "Game",
     "LevelCheck",
+    "LevelFileError",
+    "POSokobanEnv",
+    "POSokobanVectorEnv",
     "Sokoban",
     "SokobanBatch",
     "Solutions",

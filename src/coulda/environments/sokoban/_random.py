@@ -1,4 +1,4 @@
-"""SplitMix64 (Steele, Lea & Flood 2014) for compiled code: one stream a level, so threads cannot change a result."""
+"""SplitMix64 (Steele, Lea & Flood 2014) for compiled code: one stream per level, so threads cannot change a result."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""Bit boards: the same game in a few 32-bit words an episode, for batches that run at memory speed.
+"""Bit boards: the same game in a few 32-bit words per episode, for batches that run at memory speed.
 
 A layer (walls, targets, boxes) is a tuple of words, one bit a cell, so that under `vmap` each word is one contiguous
 array and a step is element-wise arithmetic without gather or scatter. Since what lies outside the grid is wall, a

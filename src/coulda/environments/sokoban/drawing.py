@@ -45,7 +45,7 @@ def side_by_side(state: Any, observation: Any, size: int = 32, gap: int = 16) ->
 
 
 def write_animation(path: str | Path, states: Any, observations: Any, captions: Sequence[str], size: int = 24) -> None:
-    """An animated GIF of an episode: state beside observation, `[T + 1, height, width]` each, a caption a frame."""
+    """An animated GIF of an episode: state beside observation, `[T + 1, height, width]` each, one caption per frame."""
     image = require("PIL.Image", extra="sokoban")
     pages = [
         _captioned(side_by_side(state, observation, size), caption)
@@ -56,7 +56,7 @@ def write_animation(path: str | Path, states: Any, observations: Any, captions: 
 
 
 def write_strip(path: str | Path, states: Any, observations: Any, captions: Sequence[str], size: int = 20) -> None:
-    """A PNG strip: a column a time step, the state above and the observation below."""
+    """A PNG strip: one column per time step, the state above and the observation below."""
     image = require("PIL.Image", extra="sokoban")
     columns = [
         _captioned(_stack(state, observation, size), caption)
@@ -88,7 +88,7 @@ def _captioned(page: np.ndarray, caption: str) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _sprites(size: int) -> np.ndarray:
-    """`uint8[7, size, size, 3]`: one picture a tile category."""
+    """`uint8[7, size, size, 3]`: one picture per tile category."""
     if size < 4:
         raise CouldaError(f"a tile must be at least 4 pixels wide, got {size}")
     floor = _floor(size * _SUPERSAMPLING)

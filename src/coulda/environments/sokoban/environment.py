@@ -73,7 +73,7 @@ class Sokoban(POMDP):
 
     @property
     def observation_noise(self) -> Bits:
-        """32 bits a tile."""
+        """32 bits per tile."""
         return Bits((self.height, self.width))
 
     @property
@@ -101,9 +101,9 @@ class Sokoban(POMDP):
         there, behind = self._neighbor(here, action, 1), self._neighbor(here, action, 2)
         outside = {"mode": "fill", "fill_value": tiles.WALL}
         ahead, beyond = tile.at[there].get(**outside), tile.at[behind].get(**outside)
-        push = tiles.has_box(ahead) & is_free(beyond)
+        push = tiles.has_box(ahead) & _is_free(beyond)
         # NOOP looks ahead at the agent itself, which is neither free nor a box.
-        moves = (push | is_free(ahead)) & ~self.terminal(state)
+        moves = (push | _is_free(ahead)) & ~self.terminal(state)
         floor = _either(tile.at[here].get(**outside) == tiles.AGENT_ON_TARGET, tiles.TARGET, tiles.EMPTY)
         agent = _either(tiles.has_target(ahead), tiles.AGENT_ON_TARGET, tiles.AGENT)
         box = _either(tiles.has_target(beyond), tiles.BOX_ON_TARGET, tiles.BOX)
@@ -113,7 +113,7 @@ class Sokoban(POMDP):
 
     def reward(self, state: Array, action: Array, next_state: Array) -> Array:  # noqa: ARG002
         """The change of the number of boxes on targets, +10 when that solves the level."""
-        before, after = boxes_on_targets(state), boxes_on_targets(next_state)
+        before, after = _boxes_on_targets(state), _boxes_on_targets(next_state)
         solved = (after >= self.num_boxes) & (before < self.num_boxes)
         placed = (after - before).astype(jnp.float32)
         return tiles.REWARD_ON_TARGET * placed + jnp.where(solved, tiles.REWARD_SOLVED, 0.0)
@@ -124,14 +124,14 @@ class Sokoban(POMDP):
 
     def solved(self, state: Array) -> Array:
         """Whether as many boxes are on targets as the model has boxes."""
-        return boxes_on_targets(state) >= self.num_boxes
+        return _boxes_on_targets(state) >= self.num_boxes
 
     def malformed(self, scenario: Scenario) -> Array:
         """Whether the level is none of the generator's: wrong agents, boxes or targets, or solved already."""
         level = scenario.initial
         agents, boxes, targets = (jnp.sum(f(level)) for f in (tiles.has_agent, tiles.has_box, tiles.has_target))
         wrong = (agents != 1) | (boxes != self.num_boxes) | (targets != self.num_boxes)
-        return wrong | (boxes_on_targets(level) >= self.num_boxes)
+        return wrong | (_boxes_on_targets(level) >= self.num_boxes)
 
     def observe(self, state: Array, u: Array) -> Array:
         """The state with masked tiles shown as empty; u is `uint32[height, width]`, uniform bits."""
@@ -166,7 +166,7 @@ class Sokoban(POMDP):
         return near & bool(self.window) & (here < self.height * self.width)
 
 
-def is_free(tile: Array) -> Array:
+def _is_free(tile: Array) -> Array:
     """Whether a box or the agent can enter the tile."""
     return (tile == tiles.EMPTY) | (tile == tiles.TARGET)
 
@@ -178,7 +178,7 @@ def first_agent(tile_grid: Array) -> Array:
     return jnp.min(jnp.where(agent, cells, agent.size))
 
 
-def boxes_on_targets(tile_grid: Array) -> Array:
+def _boxes_on_targets(tile_grid: Array) -> Array:
     """How many boxes stand on targets, int32."""
     return jnp.sum(tile_grid == tiles.BOX_ON_TARGET, dtype=jnp.int32)
 

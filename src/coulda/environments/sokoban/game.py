@@ -27,13 +27,13 @@ class Game:
     Args:
         environment: its transitions, rewards and observations.
         levels: `uint8[n, height, width]`.
-        seed: of the masking noise.
+        seed: the seed of the masking noise.
         masked: whether the view is masked at first.
     """
 
     def __init__(self, environment: Sokoban, levels: np.ndarray, seed: int, masked: bool):
         self.environment, self.levels, self.masked = environment, levels, masked
-        self.noise = masking_noise(environment, seed)
+        self.noise = _masking_noise(environment, seed)
         self.level = 0
         self.restart()
 
@@ -110,7 +110,7 @@ def count_boxes(levels: np.ndarray) -> int:
     return int(tiles.has_box(levels[0]).sum())
 
 
-def masking_noise(environment: Sokoban, seed: int) -> TileNoise:
+def _masking_noise(environment: Sokoban, seed: int) -> TileNoise:
     """The noise of one episode's observations."""
     bits = jax.random.bits(jax.random.key(seed), (2,), jnp.uint32)
     return TileNoise(bits, environment.height, environment.width)
@@ -118,7 +118,7 @@ def masking_noise(environment: Sokoban, seed: int) -> TileNoise:
 
 def replay(environment: Sokoban, level: np.ndarray, actions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """States and observations `[T + 1, height, width]` of a sequence of actions."""
-    noise = masking_noise(environment, seed)
+    noise = _masking_noise(environment, seed)
     states = [environment.initial(jnp.asarray(level))]
     for action in actions:
         states.append(environment.transition(states[-1], jnp.asarray(action), ()))

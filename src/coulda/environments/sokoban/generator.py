@@ -2,16 +2,16 @@
 
 A room is carved by a random walk of 1.5·(height + width) steps that turns with probability 0.35, redraws its
 direction at the border and stamps one of five 3×3 patterns at each step. Targets and player are placed
-uniformly. Reverse play (moves and pulls, depth-first, in an order drawn once a level) then looks for the state
+uniformly. Reverse play (moves and pulls, depth-first, in an order drawn once per level) then looks for the state
 with every box off the targets and the highest score = (changes of the pulled box) × (sum of the boxes'
 displacements). What was pulled can be pushed back, so a level is solvable by construction. Flips and rotations
 of levels are *not* levels of the same distribution: the patterns are not symmetric.
 
 Four choices are not in that text and follow from a comparison with real Boxoban levels
 (`benchmarks/sokoban_levels.py`): the direction is redrawn at the border instead of the position being clamped there;
-at most 1,000 states are visited; the order of actions is drawn once a level (anew at each state, the boxes end too far
-from the targets: Kolmogorov–Smirnov distance .057 instead of .035); and the player is finally put uniformly on a cell
-that it can reach and that is not a target.
+at most 1,000 states are visited; the order of actions is drawn once per level (anew at each state, the boxes end too
+far from the targets: Kolmogorov–Smirnov distance .057 instead of .035); and the player is finally put uniformly on a
+cell that it can reach and that is not a target.
 """
 
 import os
@@ -54,7 +54,7 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
             "levels need n ≥ 0, at least one box and a room of at least 4×4; "
             f"got n={n}, num_boxes={num_boxes}, {height}×{width}"
         )
-    seed = seed_of(key)
+    seed = _seed_of(key)
     levels = np.empty((n, height * width), np.uint8)
 
     def fill(first: int) -> int:
@@ -71,7 +71,7 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
     return levels.reshape(n, height, width)
 
 
-def seed_of(key: jax.Array) -> np.uint64:
+def _seed_of(key: jax.Array) -> np.uint64:
     """64 bits for a compiled generator from a JAX key."""
     low, high = np.asarray(jax.random.bits(key, (2,), jnp.uint32)).astype(np.uint64)
     return low | high << np.uint64(32)

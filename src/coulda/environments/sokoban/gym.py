@@ -38,7 +38,7 @@ class POSokobanEnv(gymnasium.Env):
         width: Columns of generated levels.
         num_boxes: Boxes that must be on targets.
         horizon: Steps until the episode is truncated.
-        mask_probability: Of a tile to be shown as empty.
+        mask_probability: The probability that a tile is shown as empty.
         window: Side of the square round the agent that is never masked; 0 for none.
     """
 

@@ -1,6 +1,6 @@
 """The noise of PO-Sokoban: which level is played, and 32 bits for each tile of each observation.
 
-A hundred draws of JAX's own generator a step would cost a hundred times the game. So U_o is lazy: 64 bits an
+A hundred draws of JAX's own generator per step would cost a hundred times the game. So U_o is lazy: 64 bits per
 episode, from which the slice u_t is computed by a hash of (episode, step, tile). It is drawn at the boundary like all
 noise, and the same value always gives the same slices.
 """

@@ -1,6 +1,6 @@
-"""A pool of levels on disk: an artifact (see `coulda.storage`) of some 20 bytes a level, with its digest.
+"""A pool of levels on disk: an artifact (see `coulda.storage`) of some 20 bytes per level, with its digest.
 
-One record a level: the walls as a bitmap, then the cell of the agent, of each box and of each target, in raster
+One record per level: the walls as a bitmap, then the cell of the agent, of each box and of each target, in raster
 order. Only well-formed levels with equally many boxes fit the format.
 """
 

@@ -16,7 +16,12 @@ from coulda.environments.sokoban import tiles
 from coulda.errors import CouldaError
 from coulda.extras import require
 
-SOLVED, UNSOLVABLE, UNKNOWN = 0, 1, 2
+SOLVED = 0
+"""The status of a level that has a solution."""
+UNSOLVABLE = 1
+"""The status of a level that has none."""
+UNKNOWN = 2
+"""The status of a level on which the search gave up."""
 STATUS_NAMES = ("solved", "unsolvable", "unknown")
 # Solves 99% of Boxoban's test levels (four boxes); a node takes some 60 bytes.
 NODE_LIMIT = 1_000_000

@@ -1,4 +1,4 @@
-"""The seven tile categories of PO-Sokoban, one byte a tile (section 3.2), and their characters.
+"""The seven tile categories of PO-Sokoban, one byte per tile (section 3.2), and their characters.
 
 A state, a level and an observation are all `uint8[height, width]` grids of these. The predicates work on
 numpy and JAX arrays alike.
