@@ -1,7 +1,7 @@
 """How often is "trust" right? Every estimator is asked about random worlds whose answer is known.
 
 `python -m coulda.studies.trust --generator B --worlds 300` writes a line for each world to `results/trust/B.jsonl`, and
-then `B.json` and `B.svg`. Worlds that have a line are not run again, so that it can be stopped at any time; delete the
+then `B.json`, the table `B.md` and the figure `B.svg`. Worlds that have a line are not run again, so that it can be stopped at any time; delete the
 file after a change of an estimator. Thresholds may be tuned on the worlds of A; the numbers that are published are B's.
 """
 
@@ -103,6 +103,7 @@ class Trust:
         """The tables and the figure of these worlds."""
         found = {"generator": self.generator, "seed": self.seed} | summary(worlds)
         replace_json(self.out / f"{self.generator}.json", found)
+        replace_file(self.out / f"{self.generator}.md", table(found).encode())
         replace_file(self.out / f"{self.generator}.svg", draw(found).encode())
         return found
 
@@ -214,18 +215,18 @@ def summary(worlds: Sequence[World]) -> dict[str, Any]:
     """For each estimator: verdicts, coverage given each, and how often trust was misplaced; and the bar."""
     judged = [Judged(world, answer) for world in worlds for answer in world.answers]
     names = [name for name in ORDER if any(one.answer.method == name for one in judged)]
-    table = {name: summary_of([one for one in judged if one.answer.method == name]) for name in names}
-    table[EVERY] = summary_of(judged)
-    coverage = {name: row["coverage"]["trust"]["share"] for name, row in table.items()}
+    rows = {name: summary_of([one for one in judged if one.answer.method == name]) for name in names}
+    rows[EVERY] = summary_of(judged)
+    coverage = {name: row["coverage"]["trust"]["share"] for name, row in rows.items()}
     return {
         "worlds": len(worlds),
         "refused": sum(bool(world.refused) for world in worlds),
         "seconds a world": round(sum(world.seconds for world in worlds) / max(len(worlds), 1), 2),
-        "estimators": table,
+        "estimators": rows,
         "bar": {
             "coverage given trust": {name: share is None or share >= COVERAGE for name, share in coverage.items()},
-            "far off and trusted": (table[EVERY]["trusted and off by two half-widths"]["share"] or 0.0) <= FAR_OFF,
-            "right and trusted": (table[EVERY]["right that are trusted"]["share"] or 0.0) >= USEFUL,
+            "far off and trusted": (rows[EVERY]["trusted and off by two half-widths"]["share"] or 0.0) <= FAR_OFF,
+            "right and trusted": (rows[EVERY]["right that are trusted"]["share"] or 0.0) >= USEFUL,
         },
         "wrong and trusted": wrong_and_trusted(judged),
     }
@@ -272,6 +273,31 @@ def wrong_and_trusted(judged: Sequence[Judged]) -> list[dict[str, Any]]:
         }
         for one in sorted(wrong, key=lambda one: -one.off)
     ]
+
+
+def table(found: dict[str, Any]) -> str:
+    """The summary as a table in Markdown, a row an estimator."""
+    head = ["estimator", "answers", *VERDICTS, *(f"holds the truth, given {verdict}" for verdict in VERDICTS)]
+    head += ["trusted, off by > 3 standard errors", "trusted, off by > 2 half-widths", "right ones that are trusted"]
+    rows = [
+        [
+            name,
+            str(row["answers"]),
+            *(f"{row['verdicts'][verdict]:.0%}" for verdict in VERDICTS),
+            *(_percent(row["coverage"][verdict]) for verdict in VERDICTS),
+            _percent(row["trusted and off by three standard errors"]),
+            _percent(row["trusted and off by two half-widths"]),
+            _percent(row["right that are trusted"]),
+        ]
+        for name, row in found["estimators"].items()
+    ]
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _percent(found: dict[str, Any]) -> str:
+    """Such as "94.1 % of 170", or a dash where there are none."""
+    return f"{100 * found['share']:.1f} % of {found['of']}" if found["of"] else "–"
 
 
 def draw(found: dict[str, Any]) -> str:
