@@ -152,6 +152,17 @@ def test_logs_are_as_a_table_without_flags_or_last_row_would_be():
     assert (honest.observation[last] != honest.observation[last - 1]).any()
 
 
+def test_noise_of_a_limited_world_is_inferred_and_no_episode_is_over_at_once():
+    world = first_case("A", family="linear", ends="state").environment
+    u = 3 * jax.random.normal(jax.random.key(0), (2000, 2))
+    states = jax.vmap(world.initial)(u)
+    assert not jax.vmap(world.terminal)(states).any()
+    assert (jnp.abs(world.initial_mean[0] + world.initial_scale[0] * u[:, 0]) > world.limit).any()
+    np.testing.assert_allclose(jax.vmap(world.initial_posterior)(states, u)[:, 1], u[:, 1], atol=1e-3)
+    near = jnp.abs(u[:, 0]) < 3
+    np.testing.assert_allclose(jax.vmap(world.initial_posterior)(states, u)[near, 0], u[near, 0], atol=1e-2)
+
+
 def answer(method: str, value: float | None, half: float, verdict: str, status: str = "ok") -> Answer:
     limits = (None, None) if value is None else (value - half, value + half)
     return Answer(method, value, *limits, status, verdict, ())

@@ -20,6 +20,7 @@ import tyro
 from scipy import stats
 
 from coulda.drawing import as_svg
+from coulda.episodes import EpisodeLog
 from coulda.errors import CouldaError
 from coulda.evaluation import FittedQ, Method, OnScenarios, compare, model_free
 from coulda.evaluation.drawing import COLORS
@@ -116,18 +117,17 @@ def ask(generator: str, seed: int, index: int) -> World:
     key = jax.random.fold_in(jax.random.key(seed), 2 * index + (generator == "B"))
     key_log, key_truth, key_table = jax.random.split(key, 3)
     truth, error = truth_of(key_truth, case)
-    answers, refused = (), ""
+    log, answers, refused = make_log(key_log, case), (), ""
     try:
-        answers = answers_to(key_table, key_log, case)
+        answers = answers_to(key_table, log, case)
     except CouldaError as refusal:
         refused = str(refusal)
     seconds = round(time.perf_counter() - start, 2)
     return World(generator, seed, index, case.kind, truth, error, answers, refused, seconds)
 
 
-def answers_to(key: jax.Array, key_log: jax.Array, case: Case) -> tuple[Answer, ...]:
+def answers_to(key: jax.Array, log: EpisodeLog, case: Case) -> tuple[Answer, ...]:
     """One table of all methods."""
-    log = make_log(key_log, case)
     methods: list[Method] = [
         replace(method, resamples=100) if isinstance(method, FittedQ) else method for method in model_free(log)
     ]

@@ -100,8 +100,9 @@ class NumberedActions(ObservedPOMDP):
         return Normal(shape=self.initial_mean.shape)
 
     def initial(self, u: Array) -> Array:
-        """The first state, m + σ_1 u."""
-        return self.initial_mean + self.initial_scale * u
+        """The first state, m + σ_1 u, squeezed into the limit, so that no episode is over before its first step."""
+        state, room = self.initial_mean + self.initial_scale * u, self._room
+        return state.at[0].set(jnp.where(jnp.isfinite(self.limit), room * jnp.tanh(state[0] / room), state[0]))
 
     def transition(self, state: Array, action: Array, u: Array) -> Array:
         """The next state, f(s, a) + σ u."""
@@ -109,7 +110,14 @@ class NumberedActions(ObservedPOMDP):
 
     def initial_posterior(self, state: Array, fresh: Array) -> Array:  # noqa: ARG002
         """The standardized residual: there is no choice."""
+        plain = self._room * jnp.arctanh(jnp.clip(state[0] / self._room, -0.99999, 0.99999))
+        state = state.at[0].set(jnp.where(jnp.isfinite(self.limit), plain, state[0]))
         return (state - self.initial_mean) / self.initial_scale
+
+    @property
+    def _room(self) -> Array:
+        """Where a first state may be; any number where there is no limit, which is not used then."""
+        return jnp.where(jnp.isfinite(self.limit), 0.95 * self.limit, 1.0)
 
     def transition_posterior(self, state: Array, action: Array, next_state: Array, fresh: Array) -> Array:  # noqa: ARG002
         """The standardized residual: there is no choice."""
