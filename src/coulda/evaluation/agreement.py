@@ -4,38 +4,41 @@ from dataclasses import replace
 
 from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict
 
-ASSUMPTIONS = {"on-policy": 0, "IS": 1, "WIS": 1, "PDIS": 1, "WPDIS": 1, "DR": 2, "WDR": 2, "CIS": 3, "FQE": 4}
-"""How much a method takes for granted: nothing, the behavior's probabilities, a bias on purpose, fitted values; then a
-model with hindsight, and a model alone."""
-COUNTERFACTUAL, MODEL_ALONE = 5, 6
+ASSUMPTIONS = {"on-policy": 0, "IS": 1, "WIS": 1, "PDIS": 1, "WPDIS": 1, "DR": 2, "WDR": 2}
+"""How much a method takes for granted: nothing; the behavior's probabilities; those, or fitted values. All others rest
+on something of their own: a cap, fitted values, a model."""
+SOMETHING_ELSE = 3
 
 
 def assumptions(method: str) -> int:
     """Where a method stands in that order; fewer assumptions come first.
 
-    >>> sorted(["MB-PE", "FQE", "CF-PE(5)", "WIS"], key=assumptions)
-    ['WIS', 'FQE', 'CF-PE(5)', 'MB-PE']
+    >>> sorted(["MB-PE", "DR", "WIS"], key=assumptions)
+    ['WIS', 'DR', 'MB-PE']
     """
-    return ASSUMPTIONS.get(method, MODEL_ALONE if method == "MB-PE" else COUNTERFACTUAL)
+    return ASSUMPTIONS.get(method, SOMETHING_ELSE)
 
 
 def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
     """The rows of one policy; those that are trusted and contradict each other say so.
 
-    Of two, the one that takes more for granted is the more likely to be wrong: it is not to be trusted where the gap
-    between the intervals is wider than both of them, and the other is a reason for caution.
+    Of two, the one that takes more for granted is warned of, and not to be trusted where the gap between the intervals
+    is wider than both of them; the other is as good as it was. Where neither takes more for granted, both are warned of.
     """
     trusted = [row for row in rows.values() if row.verdict == "trust" and row.interval is not None]
     found: dict[str, list[Diagnostic]] = {}
     for i, one in enumerate(trusted):
         for other in trusted[i + 1 :]:
             gap = _gap(one, other)
-            if gap > 0:
-                first, second = sorted((one, other), key=lambda row: assumptions(row.method))
-                far = gap > _width(first) + _width(second) and assumptions(first.method) < assumptions(second.method)
+            if gap <= 0:
+                continue
+            first, second = sorted((one, other), key=lambda row: assumptions(row.method))
+            equals = assumptions(first.method) == assumptions(second.method)
+            far = gap > _width(first) + _width(second) and not equals
+            worse: Verdict = "do not trust" if far else "caution"
+            found.setdefault(second.method, []).append(_contradicted(second, first, gap, worse))
+            if equals:
                 found.setdefault(first.method, []).append(_contradicted(first, second, gap, "caution"))
-                worse: Verdict = "do not trust" if far else "caution"
-                found.setdefault(second.method, []).append(_contradicted(second, first, gap, worse))
     return {
         method: replace(row, diagnostics=(*row.diagnostics, *found.get(method, ()))) for method, row in rows.items()
     }
