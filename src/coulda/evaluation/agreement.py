@@ -23,7 +23,7 @@ def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
     """The rows of one policy; those that are trusted and contradict each other say so.
 
     Of two, the one that takes more for granted is warned of, and not to be trusted where the gap between the intervals
-    is wider than both of them; the other is as good as it was. Where neither takes more for granted, both are warned of.
+    is wider than both of them; the other is as good as it was. Where neither does, both are warned of.
     """
     trusted = [row for row in rows.values() if row.verdict == "trust" and row.interval is not None]
     found: dict[str, list[Diagnostic]] = {}
