@@ -25,10 +25,11 @@ napoleon_google_docstring = True
 default_role = "literal"
 
 
-def plain_docstrings(*arguments):
+def plain_docstrings(app, what, name, value, options, lines):
     """Docstrings are Markdown-like plain text; make reStructuredText of them before anything reads them."""
-    lines = arguments[-1]
-    out, in_table, in_example = [], False, False
+    # Napoleon takes what comes before a colon in the first line of an attribute's for its type.
+    out = [""] if what in ("attribute", "data", "property") else []
+    in_table = in_example = False
     for line in lines:
         text = line.strip()
         in_example = text.startswith(">>>") or (in_example and bool(text))
