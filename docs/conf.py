@@ -19,16 +19,18 @@ html_static_path = ["_static"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+# No members by default: what a page lists is what it names, or the `__all__` of a module.
+autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = True
 # Docstrings are written in Markdown-like plain text: single backticks are code.
 default_role = "literal"
 
 
-def plain_docstrings(*arguments):
+def plain_docstrings(_app, what, _name, _value, _options, lines):
     """Docstrings are Markdown-like plain text; make reStructuredText of them before anything reads them."""
-    lines = arguments[-1]
-    out, in_table, in_example = [], False, False
+    # Napoleon takes what is before a colon in the first line of an attribute's for its type; an empty comment is not.
+    out = ["..", ""] if what in ("attribute", "data", "property") else []
+    in_table = in_example = False
     for line in lines:
         text = line.strip()
         in_example = text.startswith(">>>") or (in_example and bool(text))

@@ -44,7 +44,7 @@ class TrainerConfig:
     steps: int
     """Steps in all, those before a resume included."""
     log_every: int = 10
-    """Steps a line of the log; it tells means over them."""
+    """Steps per line of the log, which tells means over them."""
     checkpoint_every: int = 1000
     """Steps between checkpoints; one more is kept at the end."""
     keep_last: int = 3
