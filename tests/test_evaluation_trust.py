@@ -1,7 +1,9 @@
 """No wrong answer may say "trust": how episodes end, vectors, numbers that are none, shapes, and contradictions."""
 
 import math
+from functools import cache
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,9 +34,10 @@ from coulda.hindsight import Exact
 from coulda.noise import Categorical
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Policy
-from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, triage
+from tests.triage import BEHAVIOR, REWARD, TARGET, Table, triage
 
 KEY = jax.random.key(4)
+EPISODES = 1000  # in every log, here and in test_evaluation_scenarios, so that they share programs
 
 
 def chain(lengths, *, last: bool, flags: str | None, seed: int = 1) -> pd.DataFrame:
@@ -77,10 +80,11 @@ def test_lengths_that_depend_on_time_alone(flags):
 
 
 def test_ends_by_state_do_not_depend_on_time():
-    log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, EPISODES)
     assert not FittedQ(resamples=10).estimate(KEY, TARGET, log).details["ends depend on time"]
 
 
+@cache
 def quadratic_log(n: int = 2000):
     """x ~ N(0, 1), r = a x², acting with probability .9 or .1 by |x| < 1: always acting is worth 1."""
     rng = np.random.default_rng(0)
@@ -109,27 +113,16 @@ def test_a_regression_is_chosen_and_a_wrong_one_is_found_out():
     assert "its own errors add up to" in wrong.reasons
 
 
-class SometimesNaN(Policy):
-    def __call__(self, carry, observation):
-        return carry, Categorical(logits=jnp.where(observation == 1, jnp.nan, jnp.zeros(2)))
-
-
-class NoReward(TabularPOMDP):
-    def reward(self, state, action, next_state):
-        return jnp.where(next_state.index == 3, jnp.inf, super().reward(state, action, next_state))
-
-
 def test_numbers_that_are_none_are_named_and_never_trusted():
-    log, terminal = collect(jax.random.key(0), triage(), BEHAVIOR, 60), [False, False, True, True]
-    methods = [*model_free(log), OnScenarios(triage(), Exact(triage())), OnPolicy(triage(), 100)]
-    for estimate in compare(KEY, log, {"policy": SometimesNaN()}, methods).estimates["policy"].values():
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, EPISODES)
+    methods = [*model_free(log), OnScenarios(triage(), Exact(triage())), OnPolicy(triage(), EPISODES)]
+    sometimes = Table([[0.5, 0.5], [np.nan, np.nan], [0.5, 0.5], [0.5, 0.5]])
+    for estimate in compare(KEY, log, {"policy": sometimes}, methods).estimates["policy"].values():
         assert (estimate.status, estimate.verdict) == ("not finite", "do not trust")
         assert "NaN" in estimate.explanation
-    tables = INITIAL, np.stack([WAIT, TREAT]), np.eye(4), REWARD
-    broken = NoReward(*tables, horizon=5, reparameterization="gumbel_max", terminal=terminal)
-    for estimate in (
-        compare(KEY, log, {"p": TARGET}, [OnScenarios(broken), OnPolicy(broken, 100)]).estimates["p"].values()
-    ):
+    broken = eqx.tree_at(lambda model: model.rewards, triage(), jnp.asarray(REWARD, float).at[:, :, 3].set(jnp.inf))
+    methods = [OnScenarios(broken), OnPolicy(broken, EPISODES)]
+    for estimate in compare(KEY, log, {"policy": TARGET}, methods).estimates["policy"].values():
         assert estimate.status == "not finite"
         assert "the reward of step" in estimate.explanation
 
@@ -151,7 +144,7 @@ def test_weights_beyond_numbers_are_told_from_missing_support():
 
 
 def test_what_the_cap_takes_away_is_told():
-    log = collect(jax.random.key(0), triage(), BEHAVIOR, 2000)
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, EPISODES)
     capped = {d.name: d for d in ImportanceSampling("capped", cap=1.0).estimate(KEY, TARGET, log).diagnostics}
     assert capped["cap"].verdict == "do not trust"
     assert {d.name: d.verdict for d in ImportanceSampling("capped", cap=1e6).estimate(KEY, TARGET, log).diagnostics}[
@@ -208,11 +201,9 @@ def test_wrong_observation_probabilities_are_found_and_a_small_log_cannot_tell()
     move, see = rng.dirichlet(np.ones(4), (2, 4)), rng.dirichlet(np.full(4, 0.5), 4)
     pay = rng.choice([-1.0, 1.0], (2, 4, 4))
     make = lambda see: TabularPOMDP(np.full(4, 0.25), move, see, pay, horizon=5, reparameterization="gumbel_max")
-    world, log = make(see), None
-    log = collect(jax.random.key(0), world, UniformPolicy(2), 1000)
-    mismatch = lambda model, log: {
-        d.name: d for d in evaluate(KEY, model, UniformPolicy(2), log, Exact(model)).diagnostics
-    }
+    world, uniform = make(see), Table(np.full((4, 2), 0.5))
+    log = collect(jax.random.key(0), world, uniform, EPISODES)
+    mismatch = lambda model, log: {d.name: d for d in evaluate(KEY, model, uniform, log, Exact(model)).diagnostics}
     assert mismatch(world, log)["mismatch"].verdict == "trust"
     blurred = mismatch(make(0.4 * see + 0.6 / 4), log)["mismatch"]
     assert blurred.verdict != "trust"
@@ -230,7 +221,7 @@ def test_one_episode_with_several_scenarios_has_no_nan():
 
 def test_values_say_what_they_think_of_the_log_itself():
     log = quadratic_log()
-    found = {d.name: d for d in FittedQ(resamples=20).estimate(KEY, Always(), log).diagnostics}
+    found = {d.name: d for d in FittedQ(resamples=50).estimate(KEY, Always(), log).diagnostics}
     assert found["log itself"].verdict == "trust"
     assert "for the log itself, whose mean is" in found["log itself"].sentence
     robust = {d.name for d in DoublyRobust().estimate(KEY, Always(), log).diagnostics}

@@ -112,7 +112,7 @@ def test_an_intervention_reaches_its_descendants_only(specimen):
 
 # One an engine: outside a program, every operation is compiled as one of its own.
 @pytest.mark.parametrize(
-    "make", slow_except(zoo.bandit, zoo.collider, zoo.partially_observed), ids=lambda make: make.__name__
+    "make", slow_except(zoo.fork, zoo.collider, zoo.partially_observed), ids=lambda make: make.__name__
 )
 def test_jit_equals_eager(make):
     specimen = make()

@@ -30,11 +30,9 @@ def check_pomdp(model: POMDP, *, seed: int = 0, episodes: int = 32) -> None:
     """
     refuse(not isinstance(model, POMDP), f"{type(model).__name__} is not a POMDP. Subclass coulda.pomdp.POMDP.")
     _check_structure(model)
-    sample = eqx.filter_jit(lambda m, keys: jax.vmap(m.scenario_prior.sample)(keys))
-    scenarios, fresh = (sample(model, jax.random.split(jax.random.key(s), episodes)) for s in (seed, seed + 1))
-    _check_kernels(model, jax.tree.map(lambda leaf: leaf[0], scenarios))
-    actor = AnyAction(model.action_space, model.action_mechanism)
-    trajectories = eqx.filter_jit(lambda m, u: jax.vmap(lambda one: rollout(m, actor, one))(u))(model, scenarios)
+    scenarios, fresh = (scenarios_of(model, jax.random.split(jax.random.key(s), episodes)) for s in (seed, seed + 1))
+    _check_kernels(model, first_of(scenarios))
+    trajectories = trajectories_of(model, scenarios)
     _check_values(model, trajectories)
     if isinstance(model, FinitePOMDP):
         _check_finite(model, trajectories, fresh)
@@ -83,20 +81,21 @@ def _not_in_the_history(name: str) -> str:
 
 
 def check_scm(scm: SCM, *, seed: int = 0, draws: int = 32) -> None:
-    """Check a model of your own: mechanisms are deterministic, finite, alike in jit, and their posteriors replay."""
+    """Check a model of your own: mechanisms are deterministic and finite, and their posteriors replay."""
     for name in scm.order:
         parents = tuple(scm.shapes[parent] for parent in scm.graph[name])
         _check_no_draws(f"mechanism '{name}'", scm.mechanisms[name], parents, scm.noise_shapes[name])
-    noise = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed), draws))
-    eager, again = (jax.vmap(scm.simulate)(noise) for _ in range(2))
+    sample = jax.jit(jax.vmap(scm.noise_prior.sample))
+    noise, fresh = (sample(jax.random.split(jax.random.key(s), draws)) for s in (seed, seed + 1))
+    # Two programs, traced apart: what a mechanism draws while it is traced would differ between them.
+    values, again = (jax.jit(jax.vmap(lambda u: scm.simulate(u)))(noise) for _ in range(2))
     for name in scm.order:
-        refuse(not same(eager[name], again[name]), _not_deterministic(f"mechanism '{name}'"))
-        finite = all(bool(jnp.isfinite(leaf.astype(float)).all()) for leaf in jax.tree.leaves(eager[name]))
+        refuse(not same(values[name], again[name]), _not_deterministic(f"mechanism '{name}'"))
+        finite = all(np.isfinite(np.asarray(leaf, float)).all() for leaf in jax.tree.leaves(values[name]))
         refuse(not finite, f"'{name}' is not finite for some noise that its prior gives. Bound its mechanism.")
-    fresh = jax.vmap(scm.noise_prior.sample)(jax.random.split(jax.random.key(seed + 1), draws))
     for name, mechanism in scm.mechanisms.items():
         if isinstance(mechanism, Reparameterization) and isinstance(scm.noise[name], mechanism.noise_family):
-            _check_posterior(scm, name, mechanism, eager, fresh[name])
+            _check_posterior(scm, name, mechanism, values, fresh[name])
 
 
 def _check_posterior(scm: SCM, name: str, mechanism: Reparameterization, values: dict[str, Any], fresh: Any) -> None:
@@ -106,7 +105,7 @@ def _check_posterior(scm: SCM, name: str, mechanism: Reparameterization, values:
         noise, _ = mechanism.posterior(scm.noise[name], parents, value, fresh)
         return mechanism(parents, noise)
 
-    replayed = jax.vmap(replay)(parents, values[name], fresh)
+    replayed = jax.jit(jax.vmap(replay))(parents, values[name], fresh)
     refuse(
         not _close(replayed, values[name]),
         f"the posterior of '{name}' gives noise that does not reproduce its value. Correct `posterior`.",
@@ -135,7 +134,7 @@ def _check_structure(model: POMDP) -> None:
 def _check_kernels(model: POMDP, scenario: Scenario) -> None:
     """Shapes, determinism and no draws, kernel by kernel."""
     u = [at_step(noise, 0) for noise in (scenario.transition, scenario.observation)]
-    action = eqx.filter_jit(_any_action)(model)
+    action = _any_action(model)
     state = jax.eval_shape(model.initial, scenario.initial)
     moved = jax.eval_shape(model.transition, state, action, u[0])
     before, after = describe(state), describe(moved)
@@ -177,7 +176,7 @@ def _check_values(model: POMDP, trajectories: Trajectory) -> None:
         "Rewards must be finite in every state that can be reached.",
     )
     refuse(
-        not bool(episode.live[:, 0].any()),
+        not np.asarray(episode.live)[:, 0].any(),
         "every episode is over before its first step. `terminal` should be False in some first state.",
     )
     _check_space("observation", model.observation_space, episode.observation)
@@ -204,21 +203,21 @@ def _check_finite(model: FinitePOMDP, trajectories: Trajectory, fresh: Scenario)
     refuse(shapes != expected, f"tables have shapes {shapes}; make them {expected}.")
     sums = transition.sum(-1)
     refuse(not np.allclose(sums, 1, atol=1e-4), f"a row of the transition table sums to {sums.min():g}, not 1.")
-    facts = eqx.filter_jit(jax.vmap(_finite_facts, in_axes=(None, 0, 0)))(model, trajectories, fresh)
-    action, index, live = (np.asarray(x) for x in (trajectories.episode.action, trajectories.state.index, facts.live))
+    facts = jax.tree.map(np.asarray, _all_finite_facts(model, trajectories, fresh))
+    action, index, live = np.asarray(trajectories.episode.action), np.asarray(trajectories.state.index), facts.live
     table = transition[action, index[:, :-1], index[:, 1:]][live]
-    by_function = np.exp(np.asarray(facts.transition_log_prob))[live]
+    by_function = np.exp(facts.transition_log_prob)[live]
     refuse(
         not np.allclose(by_function, table, atol=1e-5) or not (table > 0).all(),
         "transition_log_prob, the transition table and `transition` disagree: a transition that happened has "
         f"probability {table.min():g} in the table and {by_function.min():g} by the function.",
     )
     refuse(
-        not bool(jnp.isfinite(facts.initial_log_prob).all()),
+        not np.isfinite(facts.initial_log_prob).all(),
         "initial_log_prob holds a first state that `initial` gave to be impossible.",
     )
     refuse(
-        not bool((facts.listed | ~live).all()),
+        not (facts.listed | ~live).all(),
         f"states(previous_action, observation) lacks the true state at (episode, step) {_first(~facts.listed & live)}. "
         "It must list every state in which the observation may be seen.",
     )
@@ -238,6 +237,11 @@ class _FiniteFacts(NamedTuple):
     transition_log_prob: Array
     listed: Array
     replays: dict[str, tuple[Any, Any]]
+
+
+@eqx.filter_jit
+def _all_finite_facts(model: FinitePOMDP, trajectories: Trajectory, noise: Scenario) -> _FiniteFacts:
+    return jax.vmap(_finite_facts, in_axes=(None, 0, 0))(model, trajectories, noise)
 
 
 def _finite_facts(model: FinitePOMDP, trajectory: Trajectory, noise: Scenario) -> _FiniteFacts:
@@ -266,11 +270,7 @@ def _finite_facts(model: FinitePOMDP, trajectory: Trajectory, noise: Scenario) -
 def _check_carry(policy: Policy, model: POMDP) -> None:
     """One step by hand: the carry keeps its shape, the distribution is the mechanism's family, nothing is drawn."""
     name = type(policy).__name__
-    scenario = eqx.filter_jit(lambda m, key: m.scenario_prior.sample(key))(model, jax.random.key(0))
-    observation = eqx.filter_jit(lambda m, s: m.observe(m.initial(s.initial), at_step(s.observation, 0)))(
-        model, scenario
-    )
-    start = policy.initial_carry()
+    start, (observation, noise) = policy.initial_carry(), _first_observation(model, jax.random.key(0))
     (carry, distribution), again = (jax.jit(lambda o: policy(start, o))(observation) for _ in range(2))
     refuse(not same((carry, distribution), again), _not_deterministic(f"{name}.__call__"))
     family = getattr(model.action_mechanism, "family", None)
@@ -279,16 +279,24 @@ def _check_carry(policy: Policy, model: POMDP) -> None:
         f"{name} returns a {type(distribution).__name__}; the model's {type(model.action_mechanism).__name__} "
         f"takes a {getattr(family, '__name__', family)}.",
     )
-    action = model.action_mechanism(distribution, at_step(scenario.action, 0))
-    after = policy.remember(carry, action, jnp.zeros(()))
+    action = jax.jit(lambda d, u: model.action_mechanism(d, u))(distribution, noise)
+    after = jax.jit(lambda c, a: policy.remember(c, a, jnp.zeros(())))(carry, action)
     for method, value in (("__call__", carry), ("remember", after)):
         refuse(
             describe(value) != describe(start),
             f"{name}.{method} gives a carry {describe(value)}; initial_carry is {describe(start)}. Keep structure, "
             "shapes and dtypes, or `rollout` cannot scan.",
         )
-    _check_space("action", model.action_space, jax.tree.map(lambda leaf: leaf[None, None], action))
+    _check_space("action", model.action_space, jax.tree.map(lambda leaf: np.asarray(leaf)[None, None], action))
     _check_no_draws(f"{name}.__call__", policy, start, observation, None)
+
+
+@eqx.filter_jit
+def _first_observation(model: POMDP, key: Array) -> tuple[Any, Any]:
+    """And the noise of the first action."""
+    scenario = model.scenario_prior.sample(key)
+    seen = model.observe(model.initial(scenario.initial), at_step(scenario.observation, 0))
+    return seen, at_step(scenario.action, 0)
 
 
 class AnyAction(Policy):
@@ -306,6 +314,26 @@ class AnyAction(Policy):
         return carry, Normal(jnp.zeros(shape), jnp.ones(shape))
 
 
+@eqx.filter_jit
+def scenarios_of(model: POMDP, keys: Array) -> Scenario:
+    """A scenario of the prior for each key."""
+    return jax.vmap(model.scenario_prior.sample)(keys)
+
+
+@eqx.filter_jit
+def trajectories_of(model: POMDP, scenarios: Scenario) -> Trajectory:
+    """What `AnyAction` meets in each scenario."""
+    actor = AnyAction(model.action_space, model.action_mechanism)
+    return jax.vmap(lambda scenario: rollout(model, actor, scenario))(scenarios)
+
+
+@jax.jit
+def first_of(tree: Any) -> Any:
+    """The first of many, in one program."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+@eqx.filter_jit
 def _any_action(model: POMDP) -> Any:
     _, distribution = AnyAction(model.action_space, model.action_mechanism)((), None)
     noise = model.action_mechanism.noise.sample(jax.random.key(0))

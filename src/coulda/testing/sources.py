@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 
 from coulda.hindsight import Prior, ScenarioSource
-from coulda.pomdp import POMDP, Episode, Scenario, rollout
-from coulda.testing.checks import AnyAction, describe, refuse, same
+from coulda.pomdp import POMDP, Episode, Scenario
+from coulda.testing.checks import describe, first_of, refuse, same, scenarios_of, trajectories_of
 
 
 def check_scenarios(source: ScenarioSource, model: POMDP, *, seed: int = 0, episodes: int = 8) -> None:
@@ -20,9 +20,8 @@ def check_scenarios(source: ScenarioSource, model: POMDP, *, seed: int = 0, epis
     """
     name = type(source).__name__
     refuse(not isinstance(source, ScenarioSource), f"{name} is not a ScenarioSource. Subclass it and write `infer`.")
-    actor = AnyAction(model.action_space, model.action_mechanism)
     keys, others, draws = (jax.random.split(jax.random.key(seed + i), episodes) for i in range(3))
-    logged, different = (_episodes(model, actor, some) for some in (keys, others))
+    logged, different = (_episodes(model, some) for some in (keys, others))
     _check_structure(name, source, model, draws[0], logged)
     drawn = _infer(source, draws, logged)
     again = _infer(source, draws, logged)
@@ -31,18 +30,18 @@ def check_scenarios(source: ScenarioSource, model: POMDP, *, seed: int = 0, epis
         f"{name}.infer gives different scenarios for the same key and episode. Take all chance from `key`, and keep "
         "nothing between calls.",
     )
-    alone = eqx.filter_jit(lambda s, k, e: s.infer(k, e))(source, draws[0], _first(logged))
+    alone = _infer_alone(source, draws[0], first_of(logged))
     refuse(
-        not _close(alone, _first(drawn)),
+        not _close(alone, first_of(drawn)),
         f"{name}.infer gives another scenario under vmap than for one episode. Write it for one episode, in jax.numpy.",
     )
-    _check_total(name, model, actor, drawn)
+    _check_total(name, model, drawn)
     if not isinstance(source, Prior):
         _check_history(name, source, draws, logged, different)
 
 
 def _check_structure(name: str, source: ScenarioSource, model: POMDP, key: Array, logged: Episode) -> None:
-    drawn = jax.eval_shape(source.infer, key, _first(logged))
+    drawn = jax.eval_shape(source.infer, key, first_of(logged))
     refuse(not isinstance(drawn, Scenario), f"{name}.infer gives a {type(drawn).__name__}; return a Scenario.")
     found, expected = describe(drawn), describe(jax.eval_shape(model.scenario_prior.sample, key))
     refuse(
@@ -52,10 +51,9 @@ def _check_structure(name: str, source: ScenarioSource, model: POMDP, key: Array
     )
 
 
-def _check_total(name: str, model: POMDP, actor: AnyAction, drawn: Scenario) -> None:
+def _check_total(name: str, model: POMDP, drawn: Scenario) -> None:
     """Law 4: simulators are total."""
-    run = eqx.filter_jit(lambda m, u: jax.vmap(lambda one: rollout(m, actor, one))(u))
-    reward = np.asarray(run(model, drawn).episode.reward)
+    reward = np.asarray(trajectories_of(model, drawn).episode.reward)
     refuse(
         not np.isfinite(reward).all(),
         f"a scenario of {name} has the reward {reward[~np.isfinite(reward)][:1]}. The model must accept whatever its "
@@ -68,7 +66,7 @@ def _check_history(name: str, source: ScenarioSource, draws: Array, logged: Epis
     horizon = logged.live.shape[1]
     for steps in sorted({0, 1, (horizon + 1) // 2}):
         given = source.given(steps)
-        changed = jax.vmap(lambda a, b, steps=steps: _spliced(a, b, steps))(logged, different)
+        changed = _all_spliced(logged, different, jnp.int32(steps))
         refuse(
             not same(_infer(given, draws, logged), _infer(given, draws, changed)),
             f"{name}.given({steps}) depends on what comes after the first {steps} observations. Use "
@@ -76,10 +74,15 @@ def _check_history(name: str, source: ScenarioSource, draws: Array, logged: Epis
         )
 
 
-def _spliced(episode: Episode, other: Episode, steps: int) -> Episode:
+@jax.jit
+def _all_spliced(episodes: Episode, others: Episode, steps: Array) -> Episode:
+    return jax.vmap(_spliced, (0, 0, None))(episodes, others, steps)
+
+
+def _spliced(episode: Episode, other: Episode, steps: Array) -> Episode:
     """The episode up to h_t, and the other one after it; one that is over within h_t stays as it is."""
 
-    def after(first: int) -> Any:
+    def after(first: Array) -> Any:
         keep = episode.length + 1 <= steps
 
         def pick(a: Array, b: Array) -> Array:
@@ -89,15 +92,14 @@ def _spliced(episode: Episode, other: Episode, steps: int) -> Episode:
         return pick
 
     # h_t has one action less than observations; that the episode was not over at o_t is known with o_t.
-    kept = {"observation": steps, "live": steps} | dict.fromkeys(("action", "reward", "log_prob"), max(steps - 1, 0))
+    kept = {"observation": steps, "live": steps} | dict.fromkeys(("action", "reward", "log_prob"), steps - 1)
     return Episode(
         **{name: jax.tree.map(after(n), getattr(episode, name), getattr(other, name)) for name, n in kept.items()}
     )
 
 
-def _episodes(model: POMDP, actor: AnyAction, keys: Array) -> Episode:
-    run = eqx.filter_jit(lambda m, k: jax.vmap(lambda one: rollout(m, actor, m.scenario_prior.sample(one)))(k))
-    return run(model, keys).episode
+def _episodes(model: POMDP, keys: Array) -> Episode:
+    return trajectories_of(model, scenarios_of(model, keys)).episode
 
 
 @eqx.filter_jit
@@ -105,8 +107,9 @@ def _infer(source: ScenarioSource, keys: Array, episodes: Episode) -> Scenario:
     return jax.vmap(source.infer)(keys, episodes)
 
 
-def _first(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[0], tree)
+@eqx.filter_jit
+def _infer_alone(source: ScenarioSource, key: Array, episode: Episode) -> Scenario:
+    return source.infer(key, episode)
 
 
 def _close(a: Any, b: Any) -> bool:
