@@ -68,7 +68,7 @@ QUANTITIES = (
 """In the order in which they are told."""
 
 
-class Test(NamedTuple):
+class Contrast(NamedTuple):
     """Whether simulated and logged episodes differ in one quantity."""
 
     phrase: str
@@ -314,7 +314,7 @@ def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Arr
 
 def _tests(
     rng: np.random.Generator, look: Look, logged: dict[str, np.ndarray], made: dict[str, np.ndarray]
-) -> Iterable[Test]:
+) -> Iterable[Contrast]:
     """Of all quantities that can be tested."""
     times = np.asarray(look.times).tolist()
     for name in QUANTITIES:
@@ -335,7 +335,7 @@ def _tests(
         scale = deviation if look.scaled else 1.0
         chance = energy_test(rng, ours / scale, theirs / scale)
         step = times[int(number)] if number.isdigit() else None
-        yield Test(
+        yield Contrast(
             _phrase(name, float(ours[:, 0].mean()), float(theirs[:, 0].mean()), size, look, step), name, chance, size
         )
 
@@ -394,7 +394,7 @@ def _shape(rows: np.ndarray) -> tuple[float, float]:
     return float(np.sqrt(2 * second) / first), float(np.clip(np.sqrt(8) * third / second**1.5, 0.1, np.sqrt(8)))
 
 
-def _verdict(tests: list[Test], sure: bool) -> Diagnostic:
+def _verdict(tests: list[Contrast], sure: bool) -> Diagnostic:
     """Holm's over all tests; of those that differ the first is told in full."""
     adjusted = holm([test.chance for test in tests])
     chance = min(adjusted)
