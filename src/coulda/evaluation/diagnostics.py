@@ -17,6 +17,9 @@ SMALL_LOSS, LARGE_LOSS = 0.005, 0.05
 percent of the value is well within it, five percent may not be."""
 PARETO_LIMIT = 0.7
 """Shape of the weights' tail beyond which averages converge too slowly to be of use (Vehtari et al., 2024)."""
+UNSTABLE_SPREAD = 0.4
+"""Relative error of the squared standard error. Of normal terms it is √(2 / N), 0.26 with 30 of them; a rare event that
+was seen five times has 0.45."""
 FEW_EPISODES = 30
 """The usual place from which the mean of moderately skewed terms is taken as normal."""
 RARE = 1e-4
@@ -110,10 +113,13 @@ def pareto_shape(weights: np.ndarray) -> float:
     return float((m * fitted + 10 * 0.5) / (m + 10))
 
 
-def log_diagnostics(reading: Reading, *, goes_on: bool = False) -> tuple[Diagnostic, ...]:
+def log_diagnostics(reading: Reading, *, weighs: bool = False, goes_on: bool = False) -> tuple[Diagnostic, ...]:
     """Of the log itself: its size, fitted probabilities, episodes that were cut off.
 
-    Fitted values go on from where an episode was cut off; for all others nothing more was paid.
+    Args:
+        reading: of the log.
+        weighs: whether the behavior's probabilities are used.
+        goes_on: whether values go on from where an episode was cut off; for all others nothing more was paid.
     """
     n, cut = len(reading), reading.cut_short
     found = [
@@ -124,7 +130,7 @@ def log_diagnostics(reading: Reading, *, goes_on: bool = False) -> tuple[Diagnos
             f"There are {n} episodes; below {FEW_EPISODES} no interval is reliable.",
         )
     ]
-    if reading.log.schema.behavior == "fitted":
+    if weighs and reading.log.schema.behavior == "fitted":
         sentence = "The behavior probabilities were fitted to the log; their error is not in the interval."
         found.append(Diagnostic("fitted behavior", 1.0, "caution", sentence))
     if cut:
@@ -132,3 +138,20 @@ def log_diagnostics(reading: Reading, *, goes_on: bool = False) -> tuple[Diagnos
         sentence = f"{cut} of {n} episodes were cut off before the horizon; {what}."
         found.append(Diagnostic("cut off", cut / n, "caution", sentence))
     return tuple(found)
+
+
+def spread_diagnostic(terms: np.ndarray) -> tuple[Diagnostic, ...]:
+    """How far the standard error itself is known: √((κ - 1) / N), with κ the kurtosis of the terms `[N]`.
+
+    Where a few episodes make all of the spread, a rare event decides, and the next log may have none or two of it.
+    """
+    squares = (terms - terms.mean()) ** 2
+    if len(terms) < 2 or not squares.any():
+        return ()
+    error = float(np.sqrt(max((squares**2).mean() / squares.mean() ** 2 - 1, 0.0) / len(terms)))
+    sentence = (
+        f"A few episodes make most of the spread, so that its square is known to {error:.0%} only: rare events decide."
+        if error >= UNSTABLE_SPREAD
+        else f"The spread of the terms is known to {error:.0%}."
+    )
+    return (Diagnostic("spread", error, "caution" if error >= UNSTABLE_SPREAD else "trust", sentence),)

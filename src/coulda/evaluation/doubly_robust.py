@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from coulda.evaluation.diagnostics import log_diagnostics, weight_diagnostics
+from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic, weight_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.fitted_q import (
     chosen_regression,
@@ -64,6 +64,7 @@ class DoublyRobust(SinglePolicyMethod):
         q, v = cross_fitted(key_folds, regression, steps)
         ratios = statistics(weighted, q, v, self.weighted)
         found = precision.of_weighted(generator(key_interval), ratios)
+        about_log = log_diagnostics(reading, weighs=True, goes_on=True)
         leaning = _leaning(fit_checks(key_markov, key_folds, reading, regression, steps, found))
         return Estimate(
             self.name,
@@ -71,7 +72,7 @@ class DoublyRobust(SinglePolicyMethod):
             found,
             ratios.terms,
             float(effective_sample_size(weighted.relative)),
-            diagnostics=weight_diagnostics(weighted) + leaning + log_diagnostics(reading, goes_on=True),
+            diagnostics=weight_diagnostics(weighted) + leaning + spread_diagnostic(ratios.terms) + about_log,
             details={"value without correction": float(v[:, 0].mean())},
         )
 

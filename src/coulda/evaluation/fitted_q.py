@@ -26,7 +26,7 @@ from gymnasium import spaces
 from jax import Array
 from scipy import stats
 
-from coulda.evaluation.diagnostics import UNUSUAL, log_diagnostics
+from coulda.evaluation.diagnostics import UNUSUAL, log_diagnostics, spread_diagnostic
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.intervals import Precision, student
 from coulda.evaluation.markov import markov_diagnostic, residual_diagnostic
@@ -310,7 +310,8 @@ class FittedQ(SinglePolicyMethod):
             found = Interval(value - half, value + half, precision.level, "bootstrap")
         checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
         q, v = cross_fitted(key_folds, regression, steps)
-        diagnostics = (unseen_actions(regression, steps), *checks, *log_diagnostics(reading, goes_on=True))
+        about_log = spread_diagnostic(reading.returns) + log_diagnostics(reading, goes_on=True)
+        diagnostics = (unseen_actions(regression, steps), *checks, *about_log)
         diagnostics = (*correction_diagnostic(reading, policy, q, v, found), *diagnostics)
         if not refitted:
             sentence = "The network was fitted once; its own error is not in the interval."

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import cap_diagnostic, log_diagnostics, weight_diagnostics
+from coulda.evaluation.diagnostics import cap_diagnostic, log_diagnostics, spread_diagnostic, weight_diagnostics
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
@@ -64,7 +64,8 @@ class ImportanceSampling(SinglePolicyMethod):
             return refused
         weights = total_weights(weighted, self.kind, self.cap)
         ratios = statistics(weighted, self.kind, self.cap)
-        diagnostics = weight_diagnostics(weighted) + log_diagnostics(reading)
+        diagnostics = weight_diagnostics(weighted) + spread_diagnostic(ratios.terms)
+        diagnostics += log_diagnostics(reading, weighs=True)
         if self.kind == "capped":
             diagnostics = (cap_diagnostic(weights, weighted.total), *diagnostics)
         return Estimate(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from coulda.evaluation.diagnostics import log_diagnostics
+from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.estimate import Diagnostic, Estimate, unsupported
 from coulda.evaluation.flaws import FINE, explain_flaw, first_flaw
 from coulda.evaluation.intervals import Precision, Ratios
@@ -165,7 +165,8 @@ def evaluate_sources(
             tally.add(to_numpy(one, count))
         run.advance(count)
     hindsight = any(int(source.steps) > 0 for source in sources)
-    simulated = () if hindsight else simulation_diagnostic(key_simulation, model, reading)
+    broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
+    simulated = () if hindsight or broken else simulation_diagnostic(key_simulation, model, reading)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulated + _diagnostics(model, source, reading, tally)
@@ -283,7 +284,15 @@ def _estimate(
         between = max(float(terms.var(ddof=1)) - within / precision.scenarios, 0.0)
         details |= {"variance between episodes": between, "variance within an episode": within}
     found = precision.of_returns(generator(key), ratios)
-    return Estimate(method, ratios.value, found, terms, float(len(terms)), diagnostics=shared, details=details)
+    return Estimate(
+        method,
+        ratios.value,
+        found,
+        terms,
+        float(len(terms)),
+        diagnostics=spread_diagnostic(terms) + shared,
+        details=details,
+    )
 
 
 def _blame_model(methods: dict[str, Estimate]) -> None:
