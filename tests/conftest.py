@@ -44,6 +44,8 @@ hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("coulda")
 
 MAX_MEMORY = 1_000_000_000
+MIN_GROWTH = 150_000_000
+few_programs_at = MAX_MEMORY
 
 
 @pytest.fixture(autouse=True)
@@ -51,15 +53,18 @@ def few_programs():
     """Forget compiled programs where much memory is in use after a test: most is theirs, a megabyte and more each.
 
     They also have memory maps of their own, and where no more are to be had (the kernel's limit is 65,530 a process)
-    XLA:CPU ends in a segmentation fault.
+    XLA:CPU ends in a segmentation fault. What remains is not the programs', so that they are forgotten again only after
+    they have grown: each time costs their compilation.
     """
+    global few_programs_at
     yield
-    if _resident_memory() > MAX_MEMORY:
+    if _resident_memory() > few_programs_at:
         jax.clear_caches()
         gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:  # glibc otherwise keeps what was freed
             trim(0)
+        few_programs_at = max(MAX_MEMORY, _resident_memory() + MIN_GROWTH)
 
 
 def _resident_memory() -> int:

@@ -86,10 +86,11 @@ def test_pools_that_share_a_level_are_refused():
 
 
 def test_a_policy_comes_back_from_its_file(tmp_path):
-    policy = ConvLSTMPolicy(jax.random.key(3), 6, 7, layers=2, channels=4, kernel=5, ticks=2, units=8)
+    make_policy, make_model = eqx.filter_jit(ConvLSTMPolicy), eqx.filter_jit(ConvDRAW)
+    policy = make_policy(jax.random.key(3), 6, 7, layers=2, channels=4, kernel=5, ticks=2, units=8)
     save_policy(tmp_path / "policy", policy)
     assert eqx.tree_equal(load_policy(tmp_path / "policy"), policy)
-    network = ConvDRAW(jax.random.key(4), num_layers=2, channels=4, latents=3, shared=True)
+    network = make_model(jax.random.key(4), num_layers=2, channels=4, latents=3, shared=True)
     save_scenario_model(tmp_path / "model", network)
     assert eqx.tree_equal(load_scenario_model(tmp_path / "model"), network)
     with pytest.raises(ArtifactError, match="expected kind 'policy', found kind 'scenario-model'"):
@@ -102,11 +103,11 @@ def test_a_policy_comes_back_from_its_file(tmp_path):
 def test_the_solver_solves_what_it_plans_in():
     levels = draw_levels(jax.random.key(0), WORLD, "truth", 32)
     environment = make_sokoban(levels, WORLD)
-    scenarios = jax.vmap(environment.scenario_prior.sample)(jax.random.split(jax.random.key(1), 32))
+    scenarios = jax.jit(jax.vmap(environment.scenario_prior.sample))(jax.random.split(jax.random.key(1), 32))
     experts = solvers(WORLD)(scenarios)
     run = lambda i, u: rollout(environment, experts(i), u)
     states = jax.jit(jax.vmap(run))(jnp.arange(32), scenarios).state
-    solved = np.asarray(jax.vmap(environment.solved)(states[:, -1]))
+    solved = np.asarray(jax.jit(jax.vmap(environment.solved))(np.asarray(states)[:, -1]))
     moves = solve(np.asarray(scenarios.initial), WORLD.boxes).length
     np.testing.assert_array_equal(solved, moves <= WORLD.horizon)  # shortest solutions, so all that fit are found
 

@@ -105,7 +105,7 @@ def test_divergence_is_the_mean_log_ratio():
     np.testing.assert_allclose(q.divergence(q), 0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_gradient_of_the_loss_is_its_slope(shared):
     network = make(shared)
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), episode(0), episode(1))
@@ -165,16 +165,16 @@ def test_a_source_learns_online_from_what_search_logs():
     levels = generate(jax.random.key(0), 4, 6, 6, 1)
     world = Sokoban(UniformLevels(levels), GumbelMaxChoice(5), 6, 6, 1, 2)
     network = eqx.filter_jit(ConvDRAW)(jax.random.key(0), num_layers=1, channels=4, latents=2)
-    source = LearnedOnline(world, network, optax.adam(1e-2))
+    source = LearnedOnline(world, network, optax.adam(3e-2))
     policy = make_policy(jax.random.key(1), 6, 6, channels=4, units=4)
-    search = PolicySearch(world, world, source, optax.adam(1e-3), num_episodes=8, learn=LearnedOnline.learn)
+    search = PolicySearch(world, world, source, optax.sgd(1e-3), num_episodes=8, learn=LearnedOnline.learn)
     state = search.init(policy)
     pairs = search.collect(jax.random.key(2), state)
     lengths = jnp.full(8, 3, jnp.int32)
     noise = drawn(network, 6, 6, jax.random.split(jax.random.key(3), 8))
     loss = eqx.filter_jit(lambda network: negative_elbo(network, pairs[0].initial, pairs[1], lengths, noise)[0])
     before = loss(network)
-    for key in jax.random.split(jax.random.key(4), 30):
+    for key in jax.random.split(jax.random.key(4), 10):
         state, _ = search.step(key, state)
     assert loss(state.source.network) < 0.8 * before  # four levels: half a bit a tile is learned at once
     assert not eqx.tree_equal(state.source.network, network)
