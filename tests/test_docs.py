@@ -46,15 +46,18 @@ def test_the_tutorials_are_found():
     assert ROOT / "docs" / "tutorials" / "alice.md" in WITH_CODE
 
 
-FILES = {"evaluation": 29, "search": 39}
-"""How many files each walk enters: a number that may fall, and not rise."""
+FILES = {"evaluation": 25, "search": 28}
+"""How many files each walk enters, without those of the world that is walked in: it may fall, and not rise."""
+WORLD = ("environments", "policies", "networks")
+"""Which world, which policy and which network is the reader's choice."""
 
 
 @pytest.mark.parametrize("name", ["evaluation", pytest.param("search", marks=pytest.mark.slow)])
 def test_walks_are_short_and_go_down(name, tmp_path):
     walks = load_walks()
     walk = walks.WALKS[name](tmp_path / name)
-    assert len(walk.files) <= FILES[name], walk.files
+    own = [file for file in walk.files if walks.room(file) not in WORLD]
+    assert len(own) <= FILES[name], own
     assert [call for call in walk.upward() if call[0] not in walks.HANDED_DOWN] == []
     picture = (ROOT / "docs" / "_static" / f"walk_{name}.svg").read_text()
     assert boxes(picture) == boxes(walks.draw(walk)), f"the walk has changed: python docs/walks.py {name}"

@@ -29,7 +29,7 @@ from coulda.evaluation import (
     evaluate,
     model_free,
 )
-from coulda.evaluation.agreement import told_apart
+from coulda.evaluation.comparison import told_apart
 from coulda.hindsight import Exact
 from coulda.noise import Categorical
 from coulda.policies import TabularPolicy, UniformPolicy

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coulda.pomdp.episode import FIELDS
+
 Status = Literal["ok", "no support", "no probabilities", "not finite"]
 Verdict = Literal["trust", "caution", "do not trust"]
 VERDICTS: tuple[Verdict, ...] = ("trust", "caution", "do not trust")
@@ -137,3 +139,19 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 def unsupported(method: str, status: Status, explanation: str, episodes: int) -> Estimate:
     """The estimate that cannot be made."""
     return Estimate(method, None, None, np.zeros(episodes), 0.0, status, explanation)
+
+
+FIXES = {
+    "state": "the model's `initial` or `transition` gave a NaN",
+    "observation": "the model's `observe` gave a NaN",
+    "action": "the policy gave logits that are NaN or infinite, or a mean or scale that is",
+    "reward": "the model's `reward` is not finite",
+}
+
+
+def flawed(method: str, flaw: int, where: str, episodes: int) -> Estimate:
+    """The estimate that cannot be made because of `Trajectory.first_flaw`."""
+    step, field_number = divmod(flaw, len(FIELDS))
+    name = FIELDS[field_number]
+    said = f"On {where} the {name} of step {step} is not a finite number: {FIXES[name]}. Mend it there."
+    return unsupported(method, "not finite", said, episodes)

@@ -9,12 +9,12 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.evaluation.estimate import Estimate, unsupported
-from coulda.evaluation.flaws import FINE, explain_flaw, first_flaw
+from coulda.evaluation.estimate import Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.reading import Reading, generator
 from coulda.pomdp import POMDP, Policy, batched, rollout
+from coulda.pomdp.episode import FINE
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ def on_policy(
         raise CouldaError(f"episodes is {episodes}; run at least 1")
     returns, flaws = (np.asarray(x) for x in _run(environment, policy, jax.random.split(key, episodes)))
     for episode in np.flatnonzero(flaws != FINE)[:1]:
-        said = explain_flaw(int(flaws[episode]), f"episode {episode} in the environment")
-        return unsupported("on-policy", "not finite", said, episodes)
+        return flawed("on-policy", int(flaws[episode]), f"episode {episode} in the environment", episodes)
     returns = returns.astype(float)
     ratios = Ratios.mean_of(returns)
     found = (precision or Precision()).of_returns(generator(key), ratios)
@@ -61,6 +60,6 @@ def on_policy(
 def _run(environment: POMDP, policy: Policy, keys: Array) -> tuple[Array, Array]:
     def one(key: Array) -> tuple[Array, Array]:
         trajectory = rollout(environment, policy, environment.scenario_prior.sample(key))
-        return trajectory.episode_return, first_flaw(trajectory)
+        return trajectory.episode_return, trajectory.first_flaw
 
     return batched(one, keys)

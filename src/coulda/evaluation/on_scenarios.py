@@ -15,8 +15,7 @@ import numpy as np
 from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
-from coulda.evaluation.estimate import Diagnostic, Estimate, unsupported
-from coulda.evaluation.flaws import FINE, explain_flaw, first_flaw
+from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.model_checks import (
@@ -39,6 +38,7 @@ from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, rollout
+from coulda.pomdp.episode import FINE
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class OnBatch(eqx.Module):
     returns: dict[str, Array]
     """By policy, `[n, M]`."""
     flaws: dict[str, Array]
-    """By policy, `[n, M]`: see `first_flaw`."""
+    """By policy, `[n, M]`: see `Trajectory.first_flaw`."""
     replay: Replay
     shift: Shift
     malformed: Array
@@ -129,8 +129,8 @@ class Tally:
     steps: float = 0.0
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
-    flaws: dict[str, str] = field(default_factory=dict)
-    """By policy: what to say of the first number that is none."""
+    flaws: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By policy: the first number that is none, and where it was met."""
 
     def add(self, found: OnBatch) -> None:
         """Count one batch."""
@@ -138,7 +138,7 @@ class Tally:
             for episode, scenario in np.argwhere(np.asarray(found.flaws[name]) != FINE)[:1]:
                 number = sum(map(len, self.means[name])) + episode
                 where = f"scenario {scenario} of episode {number}"
-                self.flaws.setdefault(name, explain_flaw(int(found.flaws[name][episode, scenario]), where))
+                self.flaws.setdefault(name, (int(found.flaws[name][episode, scenario]), where))
             returns = np.asarray(returns, float)
             self.means[name].append(returns.mean(1))
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
@@ -248,7 +248,7 @@ def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> tuple[Array, 
 
     def one(scenario: Scenario) -> tuple[Array, Array]:
         trajectory = rollout(model, policy, scenario)
-        return trajectory.episode_return, first_flaw(trajectory)
+        return trajectory.episode_return, trajectory.first_flaw
 
     return jax.vmap(one)(scenarios)
 
@@ -276,7 +276,7 @@ def _estimate(
     """Of one policy: an episode's term is the mean over its scenarios."""
     terms = np.concatenate(tally.means[policy])
     if policy in tally.flaws:
-        return unsupported(method, "not finite", tally.flaws[policy], len(terms))
+        return flawed(method, *tally.flaws[policy], len(terms))
     ratios = Ratios.mean_of(terms)
     details: dict[str, Any] = {"scenarios an episode": precision.scenarios}
     if precision.scenarios > 1 and len(terms) > 1:

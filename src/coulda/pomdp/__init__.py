@@ -6,11 +6,11 @@ Model files to imitate, in the order in which they import each other: `scenario`
 `unrolled` (`as_scm`), `batching`.
 """
 
-from coulda.pomdp.actions import ActionMechanism, GumbelMaxChoice, InverseCDFChoice, LocationScaleAction
+from coulda.pomdp.actions import ActionMechanism, GumbelMaxChoice, InverseCDFChoice, LocationScaleAction, choice
 from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
 from coulda.pomdp.episode import Episode, Trajectory
-from coulda.pomdp.finite import FinitePOMDP, choice
+from coulda.pomdp.finite import FinitePOMDP
 from coulda.pomdp.linear_gaussian import LinearGaussianPOMDP
 from coulda.pomdp.model import POMDP
 from coulda.pomdp.observed import AdditiveNoisePOMDP, ObservedPOMDP

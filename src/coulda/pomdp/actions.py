@@ -4,13 +4,14 @@ A policy returns a distribution; the model names the reparameterization that tur
 the exact posterior of its noise given the action that was taken, as a transport of a fresh draw.
 """
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.mechanisms import category_at, gumbel_argmax, gumbel_given_argmax, uniform_given_category
 from coulda.noise import Categorical, Gumbel, NoiseDistribution, Normal, Uniform
 
@@ -89,3 +90,22 @@ class LocationScaleAction(eqx.Module):
     def posterior(self, distribution: Normal, action: Array, fresh: Array) -> Array:  # noqa: ARG002
         """The standardized residual: there is no choice."""
         return (action - distribution.mean) / distribution.scale
+
+
+Reparameterization = Literal["gumbel_max", "inverse_cdf"]
+
+
+def choice(reparameterization: str, size: int) -> GumbelMaxChoice | InverseCDFChoice:
+    """The named reparameterization of a choice among `size` categories, be they actions, states or observations.
+
+    >>> type(choice("gumbel_max", 3).noise).__name__, type(choice("inverse_cdf", 3).noise).__name__
+    ('Gumbel', 'Uniform')
+    """
+    if reparameterization == "gumbel_max":
+        return GumbelMaxChoice(size)
+    if reparameterization == "inverse_cdf":
+        return InverseCDFChoice()
+    raise CouldaError(
+        f"reparameterization is {reparameterization!r}; name one of 'gumbel_max', 'inverse_cdf'. They agree on "
+        "every distribution and differ on counterfactuals, so there is no default."
+    )

@@ -1,8 +1,10 @@
 """What an episode leaves behind: `Episode` is what can be logged, `Trajectory` adds the hidden states."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -43,3 +45,34 @@ class Trajectory(eqx.Module):
     def episode_return(self) -> Array:
         """G, undiscounted."""
         return self.episode.episode_return
+
+    @property
+    def first_flaw(self) -> Array:
+        """Step and field of the first number that is none, as step · 4 + field of `FIELDS`; `FINE` where all are fine.
+
+        States and observations may hold infinities, rewards and actions may not. A discrete action that was drawn from
+        probabilities that are NaN is flawed too. Only live steps count.
+        """
+        episode, steps = self.episode, self.episode.reward.shape[0]
+        action = _any(lambda leaf: ~jnp.isfinite(leaf), episode.action, steps)
+        if not any(map(_is_float, jax.tree.leaves(episode.action))):
+            action |= jnp.isnan(episode.log_prob)
+        seen = _any(jnp.isnan, self.state, steps), _any(jnp.isnan, episode.observation, steps)
+        flaws = jnp.stack([*seen, action, ~jnp.isfinite(episode.reward)], axis=1)
+        flaws = (flaws & episode.live[:, None]).reshape(-1)
+        return jnp.where(flaws.any(), jnp.argmax(flaws), FINE).astype(jnp.int32)
+
+
+FIELDS = ("state", "observation", "action", "reward")
+"""What a step makes, in that order."""
+FINE = -1
+
+
+def _any(test: Callable[[Array], Array], tree: Any, steps: int) -> Array:
+    """Whether any number of each of the first steps fails the test, `[T]`; integers never do."""
+    found = [test(leaf[:steps]).reshape(steps, -1).any(1) for leaf in jax.tree.leaves(tree) if _is_float(leaf)]
+    return jnp.stack(found).any(0) if found else jnp.zeros(steps, bool)
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)

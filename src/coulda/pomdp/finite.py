@@ -1,32 +1,12 @@
 """`FinitePOMDP`: finitely many states, with all that exact planning and exact inference ask of a model."""
 
 import abc
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 from jax import Array
 
-from coulda.errors import CouldaError
-from coulda.pomdp.actions import GumbelMaxChoice, InverseCDFChoice
 from coulda.pomdp.model import POMDP
-
-Reparameterization = Literal["gumbel_max", "inverse_cdf"]
-
-
-def choice(reparameterization: str, size: int) -> GumbelMaxChoice | InverseCDFChoice:
-    """The named reparameterization of a choice among `size` categories, be they actions, states or observations.
-
-    >>> type(choice("gumbel_max", 3).noise).__name__, type(choice("inverse_cdf", 3).noise).__name__
-    ('Gumbel', 'Uniform')
-    """
-    if reparameterization == "gumbel_max":
-        return GumbelMaxChoice(size)
-    if reparameterization == "inverse_cdf":
-        return InverseCDFChoice()
-    raise CouldaError(
-        f"reparameterization is {reparameterization!r}; name one of 'gumbel_max', 'inverse_cdf'. They agree on "
-        "every distribution and differ on counterfactuals, so there is no default."
-    )
 
 
 class FinitePOMDP(POMDP):

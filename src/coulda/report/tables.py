@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from coulda.evaluation import Comparison, Estimate
-from coulda.evaluation.agreement import assumptions
+from coulda.evaluation.comparison import assumptions
 from coulda.evaluation.estimate import VERDICTS, Verdict, plain, worst
 from coulda.report.contents import Finding, MethodVerdict, Provenance, Row, Table
 
