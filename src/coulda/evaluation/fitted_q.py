@@ -38,7 +38,7 @@ from coulda.evaluation.self_checks import correction_diagnostic, log_itself_diag
 DENSE_CELLS = 4096
 """Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""
 OTHER_TIMES = 1e-3
-"""Weight of steps at other times, where ends depend on time: they speak where nothing else does."""
+"""Weight of steps at other times in a table, where ends depend on time: they speak where nothing else does."""
 FOLDS = 5
 CANDIDATES: tuple[QFunction, ...] = (LinearQ(), QuadraticQ(), RandomFeaturesQ())
 """Of vectors: the one that predicts logged returns best, of episodes that it was not fitted to."""
@@ -196,9 +196,16 @@ def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Value
     known = jnp.where(steps.known, weight[:, None], 0.0)
     before = steps.inputs[:, :-1]
 
+    def at(t: Array, columns: Any) -> Any:
+        """The steps that tell of time t: those at it, or all; a table weighs, so that it can speak of every cell."""
+        if not steps.timed or isinstance(regression, TableQ):
+            return columns
+        return jax.tree.map(lambda column: jax.lax.dynamic_slice_in_dim(column, t, 1, axis=1), columns)
+
     def prepare(t: Array) -> Any:
-        at = jnp.where(jnp.arange(horizon) == t, 1.0, OTHER_TIMES)[None] if steps.timed else 1.0
-        return regression.prepare(before, steps.action, known * at, num_actions)
+        weighs = steps.timed and isinstance(regression, TableQ)
+        weight = known * jnp.where(jnp.arange(horizon) == t, 1.0, OTHER_TIMES)[None] if weighs else known
+        return regression.prepare(*at(t, (before, steps.action, weight)), num_actions)
 
     shared = None if steps.timed else prepare(jnp.int32(0))
 
@@ -209,7 +216,7 @@ def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Value
 
     def iterate(parameters: Any, following: Array, t: Array) -> tuple[Any, Array, tuple[Array, Array]]:
         prepared = prepare(t) if shared is None else shared
-        parameters = regression.fit(prepared, jnp.where(steps.continues, following, 0.0), parameters)
+        parameters = regression.fit(prepared, at(t, jnp.where(steps.continues, following, 0.0)), parameters)
         return parameters, *worth(reward + regression.predict(parameters, steps.inputs), t)
 
     following, last = worth(reward, jnp.int32(horizon - 1))
