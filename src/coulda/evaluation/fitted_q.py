@@ -205,7 +205,8 @@ def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Value
     def prepare(t: Array) -> Any:
         weighs = steps.timed and isinstance(regression, TableQ)
         weight = known * jnp.where(jnp.arange(horizon) == t, 1.0, OTHER_TIMES)[None] if weighs else known
-        return regression.prepare(*at(t, (before, steps.action, weight)), num_actions)
+        inputs, action, weight = at(t, (before, steps.action, weight))
+        return regression.prepare(inputs, action, weight, num_actions)
 
     shared = None if steps.timed else prepare(jnp.int32(0))
 
