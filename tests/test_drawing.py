@@ -9,8 +9,7 @@ import pytest
 
 from coulda.evaluation import Comparison, Estimate, Interval
 from coulda.evaluation.drawing import draw_errors, draw_estimates
-from coulda.recipes import impala
-from coulda.studies import relatives, sepsis, sepsis_control
+from coulda.studies import impala, relatives, sepsis, sepsis_control
 
 INTERVAL = Interval(0.5, 1.5, 0.95, "student")
 ESTIMATES = {
@@ -29,7 +28,7 @@ CURVES = {name: {"updates": [0, 1], "returns": [[0.0, 1.0], [0.5, 2.0]]} for nam
 RECORD = {
     "curve": [{"frames": 1e6 * i, "solved": 0.1 * i} for i in range(3)],
     "processor seconds": 60.0,
-    "recipe": {"preset": "7x7"},
+    "recipe": {"world": "7x7"},
 }
 
 

@@ -87,7 +87,7 @@ def test_the_public_checks_pass(name):
     check_policy(specimen.behavior, specimen.model)
 
 
-@each
+@each_of(("bandit", "maze gumbel_max", "linear hidden"))
 def test_rollout_is_the_scm_on_the_same_noise(name):
     """Figure 1, right: under both policies, the second by the intervention I(μ → π)."""
     specimen = pomdps()[name]
@@ -190,7 +190,7 @@ def test_nothing_past_the_history_is_used(name, steps):
         assert any(not np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
-@each
+@each_of(("maze gumbel_max", "linear hidden"))
 def test_action_noise_is_afresh_without_the_behavior_policy(name):
     specimen = pomdps()[name]
     episodes = logged(name)[1].episode
