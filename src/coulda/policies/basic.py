@@ -47,7 +47,9 @@ class TabularPolicy(Policy):
 
     def __call__(self, carry: Any, observation: Array) -> tuple[Any, Categorical]:
         """The observation's row; NaN where there is none, and never that of another observation."""
-        return carry, Categorical(logits=self.logits.at[observation].get(mode="fill", fill_value=jnp.nan))
+        # Not a gather that fills: it does not shard.
+        there = (observation >= 0) & (observation < self.logits.shape[0])
+        return carry, Categorical(logits=jnp.where(there, self.logits[observation], jnp.nan))
 
     def check_spaces(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> int | None:
         """There must be a row for each observation."""
