@@ -85,7 +85,7 @@ def _leaf_features(space: gymnasium.Space, value: Any) -> jax.Array:
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(value - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
-        shifted = jnp.ravel(value) - jnp.asarray(space.start.ravel(), jnp.int32)
+        shifted = jnp.ravel(value).astype(jnp.int32) - jnp.asarray(space.start.ravel(), jnp.int32)
         each = [jax.nn.one_hot(shifted[i], int(n)) for i, n in enumerate(space.nvec.ravel())]
         return jnp.concatenate(each)
     return jnp.ravel(value).astype(float)

@@ -154,8 +154,8 @@ def evaluate_sources(
     """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
-    work was not made of the same model, sources, policies, log and number of scenarios. Where no source infers
-    anything, the model is held against the log by simulation.
+    work was not made of the same model, sources, policies, log and number of scenarios. Where there is nothing but the
+    model's prior, the model is held against the log by simulation.
     """
     key_scenarios, key_interval, key_simulation = jax.random.split(key, 3)
     log, policies, scenarios = reading.log, reading.policies, run.precision.scenarios
@@ -164,9 +164,9 @@ def evaluate_sources(
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
         run.advance(count)
-    hindsight = any(int(source.steps) > 0 for source in sources)
+    alone = all(int(source.steps) == 0 and source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
-    simulated = () if hindsight or broken else simulation_diagnostic(key_simulation, model, reading)
+    simulated = simulation_diagnostic(key_simulation, model, reading) if alone and not broken else ()
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulated + _diagnostics(model, source, reading, tally)

@@ -21,6 +21,7 @@ class Learned(ScenarioSource):
     """
 
     infers_observation_noise: ClassVar[bool] = False
+    knows_the_prior: ClassVar[bool] = False
 
     model: POMDP
     """Its initial noise is a grid of categories, and so are its observations."""

@@ -45,6 +45,9 @@ class ScenarioSource(eqx.Module):
     infers_observation_noise: ClassVar[bool] = True
     """Whether U_o comes from the posterior, so that replaying an episode gives its observations; else it is fresh."""
 
+    knows_the_prior: ClassVar[bool] = True
+    """Whether `given(0)` is the model's own prior; what a network draws of nothing is not."""
+
     steps: eqx.AbstractVar[Array]
     """t, an int32 scalar, not static: all values of t share one compiled program."""
 
