@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +16,8 @@ FIXTURES = ROOT / "tests" / "fixtures"
 # JAX_DISABLE_MOST_OPTIMIZATIONS=0 runs the programs that users get, in 2.5 times the time.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# Small programs too: the other worker, or this one after it forgot them, need not compile them again.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
     # The newer way of emitting loops goes through MLIR, which takes half as long again and a quarter more memory.
     # The older one fuses more operations; without fused multiply-adds the same number is so in every program.
@@ -71,3 +73,19 @@ def _resident_memory() -> int:
     """In bytes; nothing where the system does not say."""
     statistics = Path("/proc/self/statm")
     return int(statistics.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statistics.exists() else 0
+
+
+WARM = """
+import jax
+from coulda.environments.sokoban import generate, solve, tabulate
+levels = generate(jax.random.key(0), 2, 7, 7, 1)
+solve(levels, 1)
+tabulate(levels, 1)
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile what Numba compiles once, before there are workers that would each do it: it is kept on the disk."""
+    is_worker, workers = hasattr(config, "workerinput"), getattr(config.option, "numprocesses", None)
+    if workers and not is_worker and not config.option.collectonly:
+        subprocess.run([sys.executable, "-c", WARM], check=True)
