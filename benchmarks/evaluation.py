@@ -18,9 +18,8 @@ from gymnasium import spaces
 
 from benchmarks.harness import run_peer, seconds
 from coulda.episodes import EpisodeLog, Schema, checked_log, open_log, write_log
-from coulda.evaluation.doubly_robust import FOLDS, cross_fitted
 from coulda.evaluation.doubly_robust import statistics as robust_statistics
-from coulda.evaluation.fitted_q import default_regression, fit_values, seen_by, steps_of
+from coulda.evaluation.fitted_q import FOLDS, cross_fitted, default_regression, fit_values, seen_by, steps_of
 from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.reading import Log, read
@@ -75,33 +74,38 @@ def straightforward(log: EpisodeLog, target: np.ndarray) -> dict[str, float]:
     }
     last = live & ~np.concatenate([live[:, 1:], np.zeros((n, 1), bool)], 1)
     goes_on = live & ~(last & log.terminated[:, None])
+    tells = live & (np.arange(live.shape[1]) < live.shape[1] - 1)  # how episodes go on, which the last step does not
     fold = np.asarray(jax.random.permutation(KEY, n)) % FOLDS
     q, v = np.zeros(live.shape), np.zeros((n, live.shape[1] + 1))
     for number in range(FOLDS):
         out = fold == number
-        fitted = _fit(observation, action, reward, live & ~out[:, None], goes_on, target)
+        fitted = _fit(observation, action, reward, live & ~out[:, None], tells, goes_on, target)
         q[out], v[out] = fitted[0][out], fitted[1][out]
-    q, v = q * live, v * np.concatenate([live[:, :1], goes_on], 1)
+    alive = np.concatenate([live[:, :1], goes_on], 1)
+    alive[:, -1] = False
+    q, v = q * live, v * alive
     delta = reward + v[:, 1:] - q
     values["DR"] = (v[:, 0] + (rho * delta).sum(1)).mean()
     values["WDR"] = v[:, 0].mean() + ((rho * delta).sum(0) / rho.sum(0)).sum()
-    values["FQE"] = _fit(observation, action, reward, live, goes_on, target)[1][:, 0].mean()
+    values["FQE"] = _fit(observation, action, reward, live, tells, goes_on, target)[1][:, 0].mean()
     return {name: float(value) for name, value in values.items()}
 
 
-def _fit(observation, action, reward, used, goes_on, target):
-    """Cell means with k steps to go: Q at the actions taken `[N, T]`, and V `[N, T + 1]`."""
+def _fit(observation, action, reward, used, tells, goes_on, target):
+    """Means of cells at each step: Q at the actions taken `[N, T]`, and V `[N, T + 1]`."""
     horizon = reward.shape[1]
     q, v = np.zeros(reward.shape), np.zeros((len(reward), horizon + 1))
-    cells = (observation[:, :-1] * ACTIONS + action)[used]
-    count = np.bincount(cells, minlength=STATES * ACTIONS)
-    value = np.zeros(STATES)
+    cells, known = observation[:, :-1] * ACTIONS + action, used & tells
+    mean = lambda goal, of: (
+        np.bincount(cells[of], goal[of], STATES * ACTIONS)
+        / np.maximum(np.bincount(cells[of], minlength=STATES * ACTIONS), 1)
+    )
+    paid, onward = mean(reward, used), np.zeros(STATES * ACTIONS)
     for t in range(horizon - 1, -1, -1):
-        goal = reward + np.where(goes_on, value[observation[:, 1:]], 0.0)
-        table = np.bincount(cells, goal[used], STATES * ACTIONS) / np.maximum(count, 1)
-        table = table.reshape(STATES, ACTIONS)
+        table = (paid + onward).reshape(STATES, ACTIONS)
         value = (target * table).sum(1)
         q[:, t], v[:, t] = table[observation[:, t], action[:, t]], value[observation[:, t]]
+        onward = mean(np.where(goes_on, value[observation[:, 1:]], 0.0), known)
     return q, v
 
 

@@ -136,8 +136,8 @@ class Tables:
         evaluation, networks, elbo, learner = (self.read(name) for name in names)
         torch = lambda measured, part: (measured["times_torch"][part], "PyTorch")
         rows = {
-            "all tabular estimators, 100,000 episodes": (evaluation["ratio"], "NumPy"),
-            "importance sampling, four estimators": (evaluation["scope-rl"]["ratio"], "scope-rl"),
+            "all tabular estimators, 100,000 episodes from the disk": (evaluation["ratio to numpy"], "NumPy"),
+            "importance sampling from the disk, four estimators": (evaluation["ratio to scope-rl"], "scope-rl"),
             "the paper's policy, forward": torch(networks, "forward"),
             "the same with its gradient": torch(networks, "backward"),
             "the paper's scenario model, ELBO and gradient, 4 pairs a batch": torch(elbo, "4"),
