@@ -48,9 +48,9 @@ class Comparison:
     """E[G] of each policy, where it is known."""
 
     def error(self, policy: str, method: str) -> float | None:
-        """|estimate - truth| / |truth|, the paper's relative error; None where either is not known."""
+        """|estimate - truth| / |truth|, the paper's relative error; None where one is not known or the truth is 0."""
         value = self.estimates[policy][method].value
-        if value is None or policy not in self.truth:
+        if value is None or not self.truth.get(policy):
             return None
         return abs(value - self.truth[policy]) / abs(self.truth[policy])
 

@@ -168,7 +168,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 def relative_error(row: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str, Any]:
     """The relative error of an estimate whose standard error is that of the difference; ends below 0 are 0."""
-    if row["value"] is None:
+    if row["value"] is None or not truth["value"]:
         return {"relative error": None, "error interval": None}
     difference, scale = abs(row["value"] - truth["value"]), abs(truth["value"])
     if row["standard error"] is None:
@@ -208,9 +208,10 @@ def draw(found: dict[str, Any]) -> str:
     rows = found["over seeds"]
     for color, name in enumerate(dict.fromkeys(row["policy"] for row in rows)):
         mine = [row for row in rows if row["policy"] == name]
-        curve = [row for row in mine if row["t"] is not None]
+        # Where the truth is 0 there is no relative error.
+        curve = [row for row in mine if row["t"] is not None and row["error interval"] is not None]
         t, error = [row["t"] for row in curve], [row["relative error"] for row in curve]
-        limits = np.array([row["error interval"] for row in curve]).T
+        limits = np.array([row["error interval"] for row in curve]).reshape(-1, 2).T
         axes.plot(t, error, marker="o", color=f"C{color}", label=f"{name}, G = {mine[0]['truth']:.2f}")
         axes.fill_between(t, *limits, color=f"C{color}", alpha=0.2)
         ordinary = next(row for row in mine if row["method"] == "IS")
