@@ -83,7 +83,7 @@ class OnScenarios(Method):
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
         found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
         for name, methods in found.items():
-            _blame_model(methods)
+            _blame_model(methods, self.scenarios is None or self.scenarios.knows_the_prior)
             if self.estimated_from is not None:
                 policy = reading.policies[name]
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
@@ -295,14 +295,18 @@ def _estimate(
     )
 
 
-def _blame_model(methods: dict[str, Estimate]) -> None:
-    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know."""
+def _blame_model(methods: dict[str, Estimate], one_prior: bool) -> None:
+    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know.
+
+    Where both rest on `one_prior`, a value that hindsight moves speaks against it, and so against both. A network that
+    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone.
+    """
     for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
         prior, hindsight = methods["MB-PE"], methods[name]
         if prior.value is None or hindsight.value is None:
             continue
         moved = hindsight_diagnostic(hindsight, prior)
-        methods[name] = _with(hindsight, moved)
+        methods[name] = _with(hindsight, moved) if one_prior else hindsight
         found = [d for d in hindsight.diagnostics if d.name in ("replay", "mismatch")]
         others = [d for d in prior.diagnostics if d.name not in ("replay", "mismatch", moved.name)]
         methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
