@@ -10,7 +10,7 @@ and its value, and log p(value | parents) is kept; where it is not, its noise co
 - `Enumeration`: all noise is finite, so every value is tried: exact.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -233,21 +233,21 @@ def _node_posterior(scm: SCM, name: str, parents: tuple, value: Any, fresh: Nois
     if _has_posterior(scm, name):
         return mechanism.posterior(prior, parents, value, fresh)  # pyright: ignore[reportAttributeAccessIssue]
     if _is_affine(scm, name):
-        return _invert_affine(mechanism, prior, parents, value, fresh)
+        return invert_affine(lambda u: mechanism(parents, u), prior, value, fresh)
     return fresh, jnp.where(_equal(mechanism(parents, fresh), value), 0.0, -jnp.inf)
 
 
-def _invert_affine(mechanism: Mechanism, prior: Any, parents: tuple, value: Array, fresh: Array):
-    """U = J^{-1} (x - f(pa, 0)) for a mechanism that is affine in its own noise, J = ∂f/∂u."""
+def invert_affine(function: Callable[[Array], Array], prior: Any, value: Array, fresh: Array) -> tuple[Array, Array]:
+    """U = J^{-1} (x - f(0)) for a function x = f(u) that is affine, J = ∂f/∂u, and the log-density of x."""
 
     def residual(noise: Array) -> Array:
-        return (value - mechanism(parents, noise)).ravel()
+        return (value - function(noise)).ravel()
 
     at_zero = jnp.zeros_like(fresh)
     jacobian = -jax.jacfwd(residual)(at_zero).reshape(value.size, fresh.size)
     if value.size == 1:
         slope = jacobian[0, 0]
-        # A flat mechanism says nothing of its noise: keep the prior, and ask only that the value fits.
+        # A flat function says nothing of its noise: keep the prior, and ask only that the value fits.
         flat, safe = slope == 0, jnp.where(slope == 0, 1.0, slope)
         noise = (residual(at_zero) / safe).reshape(fresh.shape)
         density = prior.log_prob(noise) - jnp.log(jnp.abs(safe))
@@ -308,26 +308,55 @@ def _cannot_invert(scm: SCM, name: str) -> str | None:
 
 
 def _is_affine(scm: SCM, name: str) -> bool:
-    """Whether a plain mechanism is x = a(pa) + B(pa) u, read off its own derivative.
-
-    B is ∂f/∂u; the mechanism is affine if the traced program for B does not use u. This is a property of
-    the program, so it may say no to an affine function written in a roundabout way, but never a wrong yes.
-    """
+    """Whether a plain mechanism can be solved for its noise: single arrays of one size, and affine."""
     noise, shapes = scm.noise_shapes[name], scm.shapes
     value = shapes[name]
     single = isinstance(noise, jax.ShapeDtypeStruct) and isinstance(value, jax.ShapeDtypeStruct)
     if not single or noise.size != value.size or not has(scm.noise[name], "log_prob"):
         return False
-    if _is_discrete(noise) or _is_discrete(value):
-        return False
     mechanism = scm.mechanisms[name]
     parents = tuple(shapes[parent] for parent in mechanism.parents)
+    return not _is_discrete(value) and affine_in(lambda u, given: mechanism(given, u), noise, parents)
 
-    def directional(noise, tangent, parents):
-        return jax.jvp(lambda u: mechanism(parents, u), (noise,), (tangent,))[1]
 
-    program = jax.make_jaxpr(directional)(noise, noise, parents).jaxpr
-    return program.invars[0] not in _used_variables(program)
+def affine_in(function: Callable[[Any, Any], Any], noise: Any, given: Any) -> bool:
+    """Whether f(u, given) = a(given) + B(given) u, read off its own derivative.
+
+    B is ∂f/∂u; the function is affine if the traced program for B does not use u. This is a property of
+    the program, so it may say no to an affine function written in a roundabout way, but never a wrong yes.
+
+    Args:
+        function: of trees of arrays.
+        noise: the shapes and dtypes of u.
+        given: those of everything else.
+    """
+    if any(not jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(noise)):
+        return False
+
+    def directional(noise: Any, tangent: Any, given: Any) -> Any:
+        return jax.jvp(lambda u: function(u, given), (noise,), (tangent,))[1]
+
+    program = jax.make_jaxpr(directional)(noise, noise, given).jaxpr
+    return not _used_variables(program).intersection(program.invars[: len(jax.tree.leaves(noise))])
+
+
+def flat_in(function: Callable[[Any], Any], argument: Any) -> bool:
+    """Whether a function is piecewise constant, read off its own derivative: the traced program for it uses no tangent.
+
+    Like `affine_in` it may say no in error, never yes.
+
+    >>> number = jax.ShapeDtypeStruct((), jnp.float32)
+    >>> flat_in(lambda x: jnp.where(x > 1, 1.0, 0.0), number), flat_in(lambda x: 2 * x, number)
+    (True, False)
+    """
+    numbers, others = eqx.partition(argument, lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+    def directional(numbers: Any, tangent: Any, others: Any) -> Any:
+        return jax.jvp(lambda x: function(eqx.combine(x, others)), (numbers,), (tangent,))[1]
+
+    program = jax.make_jaxpr(directional)(numbers, numbers, others).jaxpr
+    count = len(jax.tree.leaves(numbers))
+    return not _used_variables(program).intersection(program.invars[count : 2 * count])
 
 
 def _used_variables(program: Any) -> set[Any]:

@@ -20,7 +20,6 @@ class Learned(ScenarioSource):
     `given(steps=0)` is the unconditional model p(U_s1) of MB-PE, `given(steps=1)` the filtering one.
     """
 
-    infers_observation_noise: ClassVar[bool] = False
     knows_the_prior: ClassVar[bool] = False
 
     model: POMDP
@@ -30,6 +29,11 @@ class Learned(ScenarioSource):
 
     def __init__(self, model: POMDP, network: ConvDRAW):
         self.model, self.network, self.steps = model, network, jnp.int32(ALL_STEPS)
+
+    @property
+    def infers_observation_noise(self) -> bool:
+        """It is fresh."""
+        return False
 
     def infer(self, key: Array, episode: Episode) -> Scenario:
         """One draw; every tile as it falls."""

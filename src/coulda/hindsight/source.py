@@ -26,6 +26,32 @@ ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""
 
 
+FINE, IMPOSSIBLE, NOT_A_NUMBER = 0, 1, 2
+"""Why an inference failed: not at all; no scenario that was tried can have made what was seen; a density was NaN or +inf."""
+
+
+class Inference(eqx.Module):
+    """How well the scenarios of one episode could be inferred: what a source knows of its own answer."""
+
+    log_evidence: Array
+    """Log p(h_t) under the model; NaN where the source does not know it."""
+    effective: Array
+    """How many different scenarios the answer rests on, about; infinite where it is exact."""
+    gap: Array
+    """Between the log evidence of two independent halves of the work; 0 where it is exact."""
+    reason: Array
+    """`FINE`, or why it failed."""
+    step: Array
+    """The first step at which it failed; -1 where it did not."""
+
+    @staticmethod
+    def exact(log_evidence: Array | float = jnp.nan) -> "Inference":
+        """Of a source that makes no error."""
+        return Inference(
+            jnp.asarray(log_evidence, float), jnp.asarray(jnp.inf), jnp.zeros(()), jnp.int32(FINE), jnp.int32(-1)
+        )
+
+
 class ScenarioSource(eqx.Module):
     """p(U | h_t): the distribution of an episode's scenario, given its first t steps.
 
@@ -42,8 +68,15 @@ class ScenarioSource(eqx.Module):
     exactly with `Prior(model)` for the same key at `steps=0`.
     """
 
-    infers_observation_noise: ClassVar[bool] = True
-    """Whether U_o comes from the posterior, so that replaying an episode gives its observations; else it is fresh."""
+    @property
+    def infers_observation_noise(self) -> bool:
+        """Whether U_o comes from the posterior, so that replaying an episode gives its observations; else it is fresh."""
+        return True
+
+    @property
+    def weighs_rewards(self) -> bool:
+        """Whether rewards are evidence, so that replaying an episode gives them back."""
+        return True
 
     knows_the_prior: ClassVar[bool] = True
     """Whether `given(0)` is the model's own prior; what a network draws of nothing is not."""
@@ -54,6 +87,14 @@ class ScenarioSource(eqx.Module):
     @abc.abstractmethod
     def infer(self, key: Array, episode: Episode) -> Scenario:
         """One draw of p(U | h_t). Consumes `key`."""
+
+    def infer_many(self, key: Array, episode: Episode, count: int) -> tuple[Scenario, Inference]:
+        """So many draws of p(U | h_t), `[count, ...]`, and how well they could be inferred. Consumes `key`.
+
+        By default each is a draw of `infer` with a key of its own, `split(key, count)`. A source that answers many from
+        one run writes this, and keeps what h_t says nothing about from those same keys.
+        """
+        return jax.vmap(lambda one: self.infer(one, episode))(jax.random.split(key, count)), Inference.exact()
 
     def given(self, steps: int | Array) -> Self:
         """This source, conditioned on h_t with t = `steps`."""

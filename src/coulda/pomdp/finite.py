@@ -54,7 +54,3 @@ class FinitePOMDP(POMDP):
     @abc.abstractmethod
     def transition_posterior(self, state: Any, action: Array, next_state: Any, fresh: Any) -> Any:
         """A draw of p(U_s | s_t, a_t, s_{t+1})."""
-
-    def observation_posterior(self, state: Any, observation: Any, fresh: Any) -> Any:  # noqa: ARG002
-        """A draw of p(U_o | s_t, o_t); by default an observation has no noise."""
-        return fresh

@@ -5,12 +5,11 @@ from typing import Any
 
 import equinox as eqx
 import gymnasium
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.errors import CouldaError
 from coulda.noise import Iid, Independent, NoiseDistribution, Point
+from coulda.pomdp import observing
 from coulda.pomdp.actions import ActionMechanism
 from coulda.pomdp.scenario import Scenario
 
@@ -82,12 +81,19 @@ class POMDP(eqx.Module):
         """O_t = f(S_t, U_o)."""
 
     def observation_log_prob(self, observation: Any, state: Any) -> Array:
-        """Log p(o | s), with U_o integrated out. By default observation is exact: 0 where equal, else -inf."""
-        expected = self.observe(state, self.observation_noise.sample(jax.random.key(0)))
-        if not isinstance(self.observation_noise, Point):
-            raise CouldaError(f"{type(self).__name__} has observation noise but no observation_log_prob. Define it.")
-        same = jax.tree.map(lambda a, b: jnp.all(a == b), expected, observation)
-        return jnp.where(jnp.stack(jax.tree.leaves(same)).all(), 0.0, -jnp.inf)
+        """Log p(o | s), with U_o integrated out; NaN in an observation is missing and says nothing.
+
+        By default it is derived: from the noise's own density where `observe` is affine in it; without noise it is 0
+        where the observation is equal, else -inf.
+        """
+        return observing.log_density(self, observation, state)
+
+    def observation_posterior(self, state: Any, observation: Any, fresh: Any) -> Any:
+        """A draw of p(U_o | s_t, o_t), carried there from `fresh`, a draw of p(U_o).
+
+        By default it is derived where `observe` is affine in its noise; elsewhere the noise stays fresh.
+        """
+        return observing.noise_given(self, state, observation, fresh)
 
     def malformed(self, scenario: Scenario) -> Array:  # noqa: ARG002
         """Whether the world could not have made this scenario, such as a level without an agent; False by default.

@@ -1,0 +1,303 @@
+"""`Particles`: p(U | h_t) of any model, by a filter over noise, its genealogy, and moves of whole paths.
+
+Models here have f(s, a, u) and no transition density, often with fewer noises than states, so that backward smoothers do
+not apply. The prior over U is independent over time, and running u through f needs simulation only: particles are drawn
+forward, weighed by the evidence and resampled, and a path is what its last particle descends from. Paths of one ancestor
+differ too little; moves that leave the prior invariant (`coordinates`), accepted by the likelihood alone, spread them.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import logsumexp
+
+from coulda.errors import CouldaError
+from coulda.hindsight.coordinates import Coordinates, Position
+from coulda.hindsight.likelihood import Agreement, Evidence, Seen, seen_in
+from coulda.hindsight.moves import Moves, Path
+from coulda.hindsight.source import (
+    ALL_STEPS,
+    FINE,
+    IMPOSSIBLE,
+    NOT_A_NUMBER,
+    Inference,
+    ScenarioSource,
+    action_noise,
+    fresh,
+    history_length,
+    other_key,
+    where_known,
+)
+from coulda.noise import Iid
+from coulda.pomdp import POMDP, Actor, Episode, Scenario
+from coulda.pomdp.observing import infers_noise
+from coulda.weights import effective_sample_size
+
+ISLANDS = 2
+"""Independent runs of which each has its share of the particles: how far they differ tells how far to believe them."""
+
+
+class Sampler(ScenarioSource):
+    """What sources share that hold sampled noise against the evidence of an episode.
+
+    A subclass finds paths, `[count, ...]`; from them follow the scenarios: the noise of observations and, where the
+    behavior is given, of actions, by their own posteriors, and fresh noise beyond h_t.
+    """
+
+    evidence: Evidence
+    steps: Array
+
+    @property
+    def model(self) -> POMDP:
+        """The model whose noise is inferred."""
+        return self.evidence.model
+
+    @property
+    def behavior(self) -> Actor | None:
+        """Who acted, where that is known."""
+        return self.evidence.behavior
+
+    @property
+    def infers_observation_noise(self) -> bool:
+        """Where its posterior is known."""
+        return infers_noise(self.model)
+
+    @property
+    def weighs_rewards(self) -> bool:
+        """Where they take separate values."""
+        return self.evidence.rewards and self.evidence.reward_scale is None
+
+    @property
+    def initial(self) -> Coordinates:
+        """Of U_s1."""
+        return Coordinates(self.model.initial_noise)
+
+    @property
+    def transition(self) -> Coordinates:
+        """Of U_s, over time."""
+        return Coordinates(Iid(self.model.transition_noise, self.model.horizon))
+
+    def sample_paths(self, key: Array, count: int) -> Path:
+        """Draws of the prior, `[count, ...]`. Consumes `key`."""
+        key_first, key_rest = jax.random.split(key)
+        return Path(self.initial.times(count).sample(key_first), self.transition.times(count).sample(key_rest))
+
+    def agreement(self, path: Path, seen: Seen, cut_short: Array) -> Agreement:
+        """What the history says of one path."""
+        noise = self.initial.noise(path.initial), self.transition.noise(path.transition)
+        return self.evidence.of_path(*noise, seen, cut_short)
+
+    def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
+        """So many paths, `[count, ...]`, and how well they could be found. Consumes `key`."""
+        raise NotImplementedError
+
+    def infer(self, key: Array, episode: Episode) -> Scenario:
+        """One draw of p(U | h_t)."""
+        path, _ = self.paths(other_key(key), seen_in(episode, self.steps), 1)
+        return self._scenario(key, episode, jax.tree.map(lambda leaf: leaf[0], path))
+
+    def infer_many(self, key: Array, episode: Episode, count: int) -> tuple[Scenario, Inference]:
+        """Many draws of one run."""
+        found, inference = self.paths(other_key(key), seen_in(episode, self.steps), count)
+        keys = jax.random.split(key, count)
+        return jax.vmap(lambda one, path: self._scenario(one, episode, path))(keys, found), inference
+
+    def _scenario(self, key: Array, episode: Episode, path: Path) -> Scenario:
+        noise, length = fresh(key, self.model), history_length(episode, self.steps)
+        initial = self.initial.noise(path.initial)
+        transition = self.transition.noise(path.transition)
+        states = self._states(initial, transition, episode)
+        seen = jnp.arange(self.model.horizon + 1) < length
+        observation, action = noise.observation, noise.action
+        if self.infers_observation_noise:
+            observation = jax.vmap(self.model.observation_posterior)(states, episode.observation, noise.observation)
+            observation = where_known(seen, observation, noise.observation)
+        if self.behavior is not None:
+            action = action_noise(self.model, self.behavior, states, episode, noise.action)
+            action = where_known(seen[1:], action, noise.action)
+        return Scenario(
+            initial=where_known(length > 0, initial, noise.initial),
+            transition=where_known(seen[1:], transition, noise.transition),
+            observation=observation,
+            action=action,
+        )
+
+    def _states(self, initial: Any, transition: Any, episode: Episode) -> Any:
+        """`[T + 1, ...]`, under the logged actions."""
+
+        def step(state: Any, inputs: Any) -> tuple[Any, Any]:
+            action, u = inputs
+            return self.evidence.next_state(state, action, u), state
+
+        last, states = jax.lax.scan(step, self.model.initial(initial), (episode.action, transition))
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), states, last)
+
+
+class Particles(Sampler):
+    """Draws of p(U | h_t) by a particle filter in noise space.
+
+    Args:
+        model: any POMDP whose observations have a density, written or derived.
+        behavior: who acted. With it the noise of its actions is inferred too; a planner must be given, since its
+            actions tell of the state.
+        particles: how many. More cost time and memory in proportion, and leave more different first noises.
+        moves: how often each path that is drawn is moved afterwards.
+        reward_scale: the standard deviation of logged rewards, where they are measured with an error. Without it
+            they are evidence only where they take separate values.
+    """
+
+    particles: int = eqx.field(static=True)
+    moves: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        model: POMDP,
+        behavior: Actor | None = None,
+        *,
+        particles: int = 1000,
+        moves: int = 20,
+        reward_scale: float | None = None,
+    ):
+        check_size("particles", particles, 2 * ISLANDS)
+        check_size("moves", moves, 0)
+        self.evidence = Evidence.of(model, behavior, reward_scale)
+        self.particles, self.moves, self.steps = particles, moves, jnp.int32(ALL_STEPS)
+
+    def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
+        """Draws of the genealogy, moved. Consumes `key`."""
+        key_filter, key_draw, key_move = jax.random.split(key, 3)
+        size = self.particles // ISLANDS
+        run = lambda one: filter_paths(one, self.evidence, seen, size)
+        islands = jax.vmap(run)(jax.random.split(key_filter, ISLANDS))
+        log_weights = islands.log_weights + islands.log_evidence[:, None]
+        # An island that failed counts by its last weights only, and the inference says so.
+        log_weights = jnp.where(jnp.isfinite(log_weights).any(), log_weights, islands.log_weights)
+        chosen = jax.random.categorical(key_draw, log_weights.ravel(), shape=(count,))
+        found = descent(islands, jnp.stack([chosen // size, chosen % size], 1))
+        if self.moves:
+            chain = Moves(self, seen, islands.cut_short.all(), self.moves)
+            found = chain.moved(key_move, chain.begun(found)).paths
+        return found, _inference(islands)
+
+
+class Filtered(eqx.Module):
+    """What a filter leaves: particles of every step, and who descends from whom."""
+
+    first: Position
+    """Of U_s1, `[N, ...]`."""
+    moves: Position
+    """Of U_s, `[T, N, ...]`, by the slots of the states that they lead to."""
+    parents: Array
+    """`[T, N]`: the slot of s_i that slot j of s_{i+1} comes from."""
+    log_weights: Array
+    """`[N]`, of the last states; normalized."""
+    log_evidence: Array
+    distinct: Array
+    """How many first noises the last particles descend from."""
+    cut_short: Array
+    """Whether no particle could have been at its end where the log stopped."""
+    reason: Array
+    step: Array
+
+
+def descent(islands: Filtered, chosen: Array) -> Path:
+    """What particles of `[K]` islands descend from; `chosen` `[n, 2]` holds their islands and slots. `[n, ...]`."""
+    island = chosen[:, 0]
+    over_time = lambda leaf: jnp.swapaxes(leaf, 0, 1)  # [T, K, N, ...]
+
+    def back(slot: Array, inputs: tuple[Position, Array]) -> tuple[Array, Position]:
+        noise, parents = inputs
+        return parents[island, slot], jax.tree.map(lambda leaf: leaf[island, slot], noise)
+
+    inputs = jax.tree.map(over_time, (islands.moves, islands.parents))
+    first, transition = jax.lax.scan(back, chosen[:, 1], inputs, reverse=True)
+    initial = jax.tree.map(lambda leaf: leaf[island, first], islands.first)
+    return Path(initial, jax.tree.map(over_time, transition))
+
+
+def filter_paths(key: Array, evidence: Evidence, seen: Seen, size: int) -> Filtered:
+    """A bootstrap filter of `size` particles over one episode. Consumes `key`.
+
+    Where no particle agrees with a step, it goes on from equal weights, and says at which step and why.
+    """
+    key_first, key_moves, key_resample = jax.random.split(key, 3)
+    model, horizon = evidence.model, seen.within.shape[0] - 1
+    initial, transition = Coordinates(model.initial_noise), Coordinates(model.transition_noise)
+    first = initial.times(size).sample(key_first)
+    states = jax.vmap(lambda x: model.initial(initial.noise(x)))(first)
+    moves = transition.times(size).times(horizon + 1).sample(key_moves)
+    memories = jax.vmap(lambda _: evidence.first_memory())(jnp.arange(size))
+    even = jnp.full(size, -jnp.log(1.0 * size))
+    nothing = Agreement(jnp.zeros(size), jnp.zeros(size), jnp.zeros(size, bool))
+
+    def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        states, memories, paid, log_weights, log_evidence, cut_short, (reason, failed) = carry
+        moves, offset, now, i = inputs
+        # A log that stops where no particle can be at its end was cut short, which says nothing.
+        can_end = (jax.vmap(model.terminal)(states) & (log_weights > -jnp.inf)).any()
+        cut_short = cut_short | (now.ended & ~can_end)
+        memories, agreed = jax.vmap(lambda m, s: evidence.of_state(m, s, now, cut_short))(memories, states)
+        weighed = log_weights + agreed.log_likelihood + paid.log_likelihood
+        total = logsumexp(weighed)
+        lost = total == -jnp.inf
+        wrong = (agreed.flawed | paid.flawed).any()
+        found = jnp.where(wrong, NOT_A_NUMBER, jnp.where(lost, IMPOSSIBLE, FINE)).astype(jnp.int32)
+        failed = jnp.where((reason == FINE) & (found != FINE), i, failed)
+        reason = jnp.where(reason == FINE, found, reason)
+        log_weights = jnp.where(lost, even, weighed - jnp.where(lost, 0.0, total))
+        weights = jnp.exp(log_weights)
+        due = (effective_sample_size(weights) < size / 2) & now.acted
+        parents = jnp.where(due, systematic(offset, weights), jnp.arange(size, dtype=jnp.int32))
+        after = jnp.where(due, even, log_weights)
+        states, memories = jax.tree.map(lambda leaf: leaf[parents], (states, memories))
+        onward = jax.vmap(lambda s, x: evidence.next_state(s, now.action, transition.noise(x)))(states, moves)
+        paid = jax.vmap(lambda s, n: evidence.of_reward(s, n, now))(states, onward)
+        carry = onward, memories, paid, after, log_evidence + total, cut_short, (reason, failed)
+        return carry, (parents, log_weights)
+
+    start = states, memories, nothing, even, jnp.zeros(()), jnp.zeros((), bool), (jnp.int32(FINE), jnp.int32(-1))
+    offsets, order = jax.random.uniform(key_resample, (horizon + 1,)), jnp.arange(horizon + 1, dtype=jnp.int32)
+    carry, (parents, log_weights) = jax.lax.scan(step, start, (moves, offsets, seen, order))
+    log_evidence, cut_short, (reason, failed) = carry[4:]
+    moves, parents = jax.tree.map(lambda leaf: leaf[:-1], (moves, parents))
+    slots = jnp.arange(size, dtype=jnp.int32)
+    roots = jax.lax.scan(lambda slots, up: (up[slots], None), slots, parents, reverse=True)[0]
+    alive = jnp.where(log_weights[-1] > -jnp.inf, 1.0, 0.0)
+    distinct = jnp.sum(jnp.zeros(size).at[roots].max(alive))
+    return Filtered(first, moves, parents, log_weights[-1], log_evidence, distinct, cut_short, reason, failed)
+
+
+def systematic(offset: Array, weights: Array) -> Array:
+    """Which of `[N]` particles of these weights go on, in which slot: int32 `[N]`. The offset is uniform in [0, 1)."""
+    size = weights.shape[0]
+    upper = jnp.cumsum(weights)
+    marks = (jnp.arange(size, dtype=weights.dtype) + offset) / size
+    found = jnp.searchsorted(upper / upper[-1], marks, side="right")
+    return jnp.minimum(found, size - 1).astype(jnp.int32)
+
+
+def _inference(islands: Filtered) -> Inference:
+    first = jnp.argmax(islands.reason > FINE)
+    return Inference(
+        log_evidence=logsumexp(islands.log_evidence) - jnp.log(1.0 * ISLANDS),
+        effective=jnp.sum(islands.distinct),
+        gap=island_gap(islands.log_evidence),
+        reason=islands.reason[first],
+        step=islands.step[first],
+    )
+
+
+def island_gap(log_evidence: Array) -> Array:
+    """How far apart the islands' log evidence is; 0 where none has any, which is another matter."""
+    finite = jnp.isfinite(log_evidence)
+    apart = jnp.max(log_evidence) - jnp.min(log_evidence)
+    return jnp.where(finite.all(), apart, jnp.where(finite.any(), jnp.inf, 0.0))
+
+
+def check_size(name: str, value: Any, least: int) -> None:
+    """Refuse a number of things that is too small or none."""
+    if not isinstance(value, int) or value < least:
+        raise CouldaError(f"{name} is {value!r}; it is a whole number of at least {least}.")
