@@ -1,19 +1,29 @@
-"""Scenario sources p(U | h_t): the prior, exact posteriors, and learned ones."""
+"""Scenario sources p(U | h_t): the prior, exact posteriors, sampled and learned ones."""
 
+from coulda.hindsight.choosing import Choice, choose
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
 from coulda.hindsight.exact import Exact
 from coulda.hindsight.learned import Learned, LearnedOnline
+from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
-from coulda.hindsight.source import Prior, ScenarioSource
+from coulda.hindsight.particles import Particles
+from coulda.hindsight.source import Inference, Prior, ScenarioSource
+from coulda.hindsight.tempered import Tempered
 
 __all__ = [
+    "Choice",
     "ConvDRAW",
     "Exact",
+    "Inference",
     "Learned",
     "LearnedOnline",
+    "Nuts",
     "ObservedStates",
+    "Particles",
     "Prior",
     "ScenarioSource",
+    "Tempered",
+    "choose",
     "load_scenario_model",
     "save_scenario_model",
 ]
