@@ -320,10 +320,11 @@ def _is_affine(scm: SCM, name: str) -> bool:
 
 
 def affine_in(function: Callable[[Any, Any], Any], noise: Any, given: Any) -> bool:
-    """Whether f(u, given) = a(given) + B(given) u, read off its own derivative.
+    """Whether f(u, given) = a(given) + B(given) u with B not zero, read off its own derivative.
 
     B is ∂f/∂u; the function is affine if the traced program for B does not use u. This is a property of
     the program, so it may say no to an affine function written in a roundabout way, but never a wrong yes.
+    A function that takes separate values, such as u < 1/2, has no slope and cannot be solved for u.
 
     Args:
         function: of trees of arrays.
@@ -337,7 +338,8 @@ def affine_in(function: Callable[[Any, Any], Any], noise: Any, given: Any) -> bo
         return jax.jvp(lambda u: function(u, given), (noise,), (tangent,))[1]
 
     program = jax.make_jaxpr(directional)(noise, noise, given).jaxpr
-    return not _used_variables(program).intersection(program.invars[: len(jax.tree.leaves(noise))])
+    used, count = _used_variables(program), len(jax.tree.leaves(noise))
+    return not used.intersection(program.invars[:count]) and bool(used.intersection(program.invars[count : 2 * count]))
 
 
 def flat_in(function: Callable[[Any], Any], argument: Any) -> bool:

@@ -44,7 +44,6 @@ from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
 
-
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -315,7 +314,7 @@ def _estimate(
     precision: Precision,
     hindsight: bool,
 ) -> Estimate:
-    """Of one policy: an episode's term is the mean over its scenarios, so that the interval covers how uncertain they are.
+    """Of one policy: an episode's term is the mean over its scenarios, so that the interval covers their uncertainty.
 
     With `hindsight` it is told how much of the variance is that of inference, and how much of the return it knows.
     """

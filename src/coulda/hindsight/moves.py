@@ -185,7 +185,7 @@ class Gaussian(eqx.Module):
     def fitted(cls, normals: Array) -> "Gaussian":
         """To `[n, d]`."""
         mean = normals.mean(0)
-        apart = normals - mean
+        apart = normals - mean[None]
         covariance = apart.T @ apart / normals.shape[0]
         factor = jnp.linalg.cholesky(covariance + jnp.diag(1e-6 + 1e-3 * jnp.diag(covariance)))
         identity = jnp.eye(normals.shape[1])

@@ -73,7 +73,10 @@ def infers_noise(model: "POMDP") -> bool:
 
 def weight_of(model: "POMDP", observation: Any, state: Any) -> Array:
     """Log p(o | s) as evidence: what a density that the user wrote says, or nothing where any number is missing."""
-    if not any(_is_float(leaf) for leaf in jax.tree.leaves(observation)) or _is_derived(model):
+    from coulda.pomdp.model import POMDP
+
+    derived = type(model).observation_log_prob is POMDP.observation_log_prob
+    if derived or not any(_is_float(leaf) for leaf in jax.tree.leaves(observation)):
         return model.observation_log_prob(observation, state)
     gone = jnp.stack([_missing(leaf).any() for leaf in jax.tree.leaves(observation)]).any()
     there = jax.tree.map(lambda leaf: jnp.where(_missing(leaf), jnp.zeros_like(leaf), leaf), observation)
@@ -133,7 +136,7 @@ def _given_gaussian(
     there = ~jnp.isnan(seen)
     seen = jnp.where(there, seen, 0.0)
     matrix = jax.jacfwd(predict)(jnp.zeros_like(fresh)) * jnp.where(there, 1.0, 0.0)[:, None]  # [m, n]
-    spread = (matrix * scale**2) @ matrix.T
+    spread = (matrix * scale[None] ** 2) @ matrix.T
     center = jnp.where(there, seen - predict(mean), 0.0)
     residual = jnp.where(there, seen - predict(fresh), 0.0)
     count = jnp.sum(jnp.where(there, 1.0, 0.0))

@@ -1,0 +1,500 @@
+"""Particles and tempering: against exact posteriors, published ones, and what they must say when they cannot answer."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from coulda.errors import CouldaError
+from coulda.hindsight import Exact, Nuts, ObservedStates, Particles, Tempered, choose
+from coulda.hindsight.gaussian import smoothed_noise
+from coulda.hindsight.likelihood import separate_rewards
+from coulda.hindsight.source import FINE, IMPOSSIBLE, NOT_A_NUMBER
+from coulda.noise import Independent, Normal, Uniform
+from coulda.policies import AnyAction
+from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, rollout
+from coulda.pomdp.observing import no_density
+from coulda.testing import check_scenarios
+from tests.zoo_pomdps import linear
+
+KEY = jax.random.key(0)
+DATA = Path(__file__).parents[2] / "shared" / "data" / "state_space"
+
+
+class Plain(POMDP):
+    """One action, nothing paid, observed with Gaussian noise; what follows says the rest."""
+
+    horizon: int = eqx.field(static=True, default=5)
+    scale: float = 0.5
+    action_mechanism: ActionMechanism = GumbelMaxChoice(1)
+
+    @property
+    def observation_space(self):
+        return gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
+
+    @property
+    def action_space(self):
+        return gymnasium.spaces.Discrete(1)
+
+    @property
+    def initial_noise(self):
+        return Normal()
+
+    @property
+    def transition_noise(self):
+        return Normal()
+
+    @property
+    def observation_noise(self):
+        return Normal(0.0, self.scale)
+
+    def initial(self, u):
+        return u
+
+    def transition(self, state, action, u):
+        return state + u
+
+    def observe(self, state, u):
+        return state + u
+
+    def reward(self, state, action, next_state):
+        return jnp.zeros(())
+
+
+def seen(observations):
+    steps = len(observations) - 1
+    return Episode(
+        jnp.asarray(observations, jnp.float32),
+        jnp.zeros(steps, jnp.int32),
+        jnp.zeros(steps),
+        jnp.ones(steps, bool),
+        jnp.zeros(steps),
+    )
+
+
+@eqx.filter_jit
+def draws(source, key, episode, count):
+    return source.infer_many(key, episode, count)
+
+
+@eqx.filter_jit
+def states(source, scenarios, episode):
+    """`[n, T + 1, ...]`, under the logged actions."""
+    return jax.vmap(lambda u: source._states(u.initial, u.transition, episode))(scenarios)
+
+
+# Densities.
+
+
+class Dense(Plain):
+    """Two numbers through a dense matrix that depends on the state."""
+
+    @property
+    def observation_noise(self):
+        return Independent({"a": Normal(0.3, 0.5), "b": Normal(0.0, 2.0, (2,))})
+
+    def observe(self, state, u):
+        return jnp.stack([state + u["a"] + u["b"][0], 2 * state - u["a"] + (1 + state**2) * u["b"][1]])
+
+
+def test_the_density_of_affine_observations_is_derived():
+    """Against SciPy, for a number and for two of which one may be missing."""
+    assert jnp.allclose(Plain().observation_log_prob(1.2, 0.7), stats.norm.logpdf(1.2, 0.7, 0.5), atol=1e-5)
+    model, state, seen = Dense(), jnp.float32(0.7), np.array([1.0, -2.0])
+    matrix = np.array([[1.0, 1.0, 0.0], [-1.0, 0.0, 1.49]])
+    mean = np.array([0.7, 1.4]) + matrix @ [0.3, 0, 0]
+    spread = matrix @ np.diag([0.25, 4, 4]) @ matrix.T
+    whole = model.observation_log_prob(jnp.asarray(seen, jnp.float32), state)
+    assert np.isclose(whole, stats.multivariate_normal.logpdf(seen, mean, spread), atol=1e-4)
+    second = model.observation_log_prob(jnp.asarray([np.nan, -2.0], jnp.float32), state)
+    assert np.isclose(second, stats.norm.logpdf(-2.0, mean[1], spread[1, 1] ** 0.5), atol=1e-4)
+    nothing = model.observation_log_prob(jnp.full(2, jnp.nan), state)
+    assert np.isclose(nothing, 0.0, atol=1e-6)
+
+
+def test_derived_noise_gives_the_observation_back():
+    """And keeps the prior where a number is missing."""
+    model, state, fresh = Dense(), jnp.float32(0.7), {"a": jnp.float32(0.1), "b": jnp.asarray([0.5, -1.0])}
+    seen = jnp.asarray([1.0, -2.0])
+    assert jnp.allclose(model.observe(state, model.observation_posterior(state, seen, fresh)), seen, atol=1e-4)
+    missing = model.observation_posterior(state, jnp.full(2, jnp.nan), fresh)
+    assert jax.tree.all(jax.tree.map(jnp.allclose, missing, fresh))
+
+
+class Squared(Plain):
+    def observe(self, state, u):
+        return state + u**2
+
+
+class Silent(Plain):
+    def observe(self, state, u):
+        return state
+
+    @property
+    def observation_noise(self):
+        return super(Plain, self).observation_noise
+
+
+def test_what_has_no_density_is_asked_for_it_by_name():
+    for model in (Squared(), Silent()):
+        assert "def observation_log_prob(self, observation, state)" in str(no_density(model))
+        with pytest.raises(CouldaError, match=f"(?s){type(model).__name__}.*observation_log_prob"):
+            Particles(model)
+    with pytest.raises(CouldaError, match="particles is 0"):
+        Particles(Plain(), particles=0)
+    with pytest.raises(CouldaError, match="reward_scale is -1"):
+        Particles(Plain(), reward_scale=-1)
+
+
+# Rain, seen by umbrellas (Russell & Norvig): discrete noise, a density of one's own, and a day without news.
+
+
+class Umbrellas(Plain):
+    @property
+    def initial_noise(self):
+        return Uniform()
+
+    @property
+    def transition_noise(self):
+        return Uniform()
+
+    @property
+    def observation_noise(self):
+        return Uniform()
+
+    def initial(self, u):
+        return u < 0.5
+
+    def transition(self, state, action, u):
+        return u < jnp.where(state, 0.7, 0.3)
+
+    def observe(self, state, u):
+        return (u < jnp.where(state, 0.9, 0.2)).astype(float)
+
+    def observation_log_prob(self, observation, state):
+        chance = jnp.where(state, 0.9, 0.2)
+        return jnp.log(jnp.where(observation > 0.5, chance, 1 - chance))
+
+
+RAINY = np.array([0.6469, 0.8673, 0.8204, 0.3075, 0.8204, 0.8673])
+WEEK = seen([np.nan, 1, 1, 0, 1, 1])
+
+
+@pytest.mark.parametrize("make", [Particles, Tempered])
+def test_rain_is_as_likely_as_it_was(make):
+    source = make(Umbrellas())
+    found = np.mean([rain(source, i) for i in range(8)], axis=0)
+    # 8 runs of 1,000 particles are worth some 8 · 300: .010 each; 6 days at 4 of these, one failure in 2,500.
+    assert (np.abs(found - RAINY) < 0.04).all()
+    # Twin: without the third day's umbrella being missing it rains more on that day.
+    other = np.mean([rain(source, i, seen([np.nan, 1, 1, 1, 1, 1])) for i in range(2)], axis=0)
+    assert not (np.abs(other - RAINY) < 0.04).all()
+
+
+def rain(source, seed, episode=WEEK):
+    drawn, inference = draws(source, jax.random.key(seed), episode, 500)
+    assert inference.reason == FINE
+    return np.asarray(states(source, drawn, episode)).mean(0)
+
+
+# Linear and Gaussian, where everything is known.
+
+
+@cache
+def hidden_line():
+    model = linear(hidden=True)
+    return model, rollout(model, AnyAction.of(model), model.scenario_prior.sample(jax.random.key(3))).episode
+
+
+@cache
+def line_means():
+    """E[u | o] of the noise of states, in one row."""
+    model, episode = hidden_line()
+    zero = jax.tree.map(jnp.zeros_like, model.scenario_prior.sample(KEY))
+    plain = rollout_observations(model, zero, episode)
+    known = jnp.ones(len(plain), bool)
+    found = smoothed_noise(model, episode.observation - plain, known)
+    return np.concatenate([found.initial, found.transition.ravel()])
+
+
+def rollout_observations(model, noise, episode):
+    state, out = model.initial(noise.initial), []
+    for t in range(model.horizon):
+        out.append(model.observe(state, noise.observation[t]))
+        state = model.transition(state, episode.action[t], noise.transition[t])
+    return jnp.stack([*out, model.observe(state, noise.observation[-1])])
+
+
+@pytest.mark.parametrize("make", [Particles, Tempered])
+def test_in_a_linear_gaussian_model_they_agree_with_exact_inference(make):
+    model, episode = hidden_line()
+    source = make(model)
+    means, evidence = [], []
+    for seed in range(8):
+        drawn, inference = draws(source, jax.random.key(seed), episode, 500)
+        means.append(np.concatenate([np.ravel(drawn.initial.mean(0)), np.ravel(drawn.transition.mean(0))]))
+        evidence.append(float(inference.log_evidence))
+    spread = np.std(means, axis=0, ddof=1) / 8**0.5
+    z = (np.mean(means, axis=0) - line_means()) / np.maximum(spread, 0.01)
+    # Student with 7 degrees of freedom: 7 is passed in .0002; Bonferroni over some 16 numbers, one failure in 300.
+    assert np.abs(z).max() < 7
+    # Twin: the prior's mean is not it.
+    assert np.abs(line_means() / np.maximum(spread, 0.01)).max() > 7
+    exact = float(Exact(model).log_evidence(episode))
+    assert abs(np.mean(evidence) - exact) < 5 * max(np.std(evidence, ddof=1) / 8**0.5, 0.01)
+
+
+def test_the_kalman_filters_evidence_is_the_joint_gaussian_density():
+    model, episode = hidden_line()
+    zero = jax.tree.map(jnp.zeros_like, model.scenario_prior.sample(KEY))
+    flat, restore = jax.flatten_util.ravel_pytree((zero.initial, zero.transition, zero.observation))
+
+    def observed(row):
+        initial, transition, observation = restore(row)
+        noise = eqx.tree_at(
+            lambda s: (s.initial, s.transition, s.observation), zero, (initial, transition, observation)
+        )
+        return rollout_observations(model, noise, episode).ravel()
+
+    matrix = np.asarray(jax.jacfwd(observed)(flat), float)
+    expected = stats.multivariate_normal.logpdf(episode.observation.ravel(), observed(flat), matrix @ matrix.T)
+    assert np.isclose(float(Exact(model).log_evidence(episode)), expected, rtol=1e-3)
+
+
+# What is asked of every source.
+
+
+class Ends(Plain):
+    """Two fields of noise, one of them a coin; it is over above 3, and pays for being below 0."""
+
+    action_mechanism: ActionMechanism = GumbelMaxChoice(2)
+
+    @property
+    def action_space(self):
+        return gymnasium.spaces.Discrete(2)
+
+    @property
+    def transition_noise(self):
+        return Independent({"push": Normal(), "coin": Uniform()})
+
+    def transition(self, state, action, u):
+        return state + jnp.where(u["coin"] < 0.5, 1.0, 0.0) + u["push"] * jnp.where(action == 1, 0.5, 1.0)
+
+    def reward(self, state, action, next_state):
+        return jnp.where(next_state < 0, 1.0, 0.0)
+
+    def terminal(self, state):
+        return state > 3
+
+
+def test_particles_keep_the_laws_of_sources():
+    """The same key gives the same draw, only h_t is seen, and t = 0 is the prior bit for bit."""
+    check_scenarios(Particles(Ends(), particles=200, moves=3), Ends())
+
+
+def test_tempered_keeps_the_laws_of_sources():
+    check_scenarios(Tempered(Ends(), particles=40, moves=3), Ends())
+
+
+@cache
+def short_episode():
+    """An episode that ends, and its length."""
+    model = Ends()
+    keys = jax.random.split(jax.random.key(1), 64)
+    play = lambda key: rollout(model, AnyAction.of(model), model.scenario_prior.sample(key)).episode
+    episodes = jax.jit(jax.vmap(play))(keys)
+    index = int(np.flatnonzero((np.asarray(episodes.length) >= 2) & (np.asarray(episodes.length) <= 4))[0])
+    return jax.tree.map(lambda leaf: leaf[index], episodes)
+
+
+def test_inferred_scenarios_replay_ends_rewards_and_observations():
+    """The evidence is what comes back."""
+    model, episode = Ends(), short_episode()
+    source = Particles(model, AnyAction.of(model))
+    assert source.evidence.names == ("observations", "ends", "rewards")
+    drawn, inference = draws(source, KEY, episode, 50)
+    again = jax.jit(jax.vmap(lambda u: rollout(model, source.behavior, u).episode))(drawn)
+    assert inference.reason == FINE
+    assert (np.asarray(again.live) == np.asarray(episode.live)).all()
+    assert (np.asarray(again.action) == np.asarray(episode.action)).all(where=np.asarray(episode.live))
+    assert (np.asarray(again.reward) == np.asarray(episode.reward)).all()
+    seen = 1 + int(episode.length)
+    assert np.allclose(again.observation[:, :seen], np.asarray(episode.observation)[:seen], atol=1e-3)
+
+
+def test_a_log_that_was_cut_short_says_nothing_of_its_end():
+    """Where no particle can be at its end; else the end is evidence, which is the twin."""
+    episode = seen([0.0, -4.0, -5.0, -4.0, 0.0, 0.0])
+    episode = eqx.tree_at(lambda e: e.live, episode, jnp.asarray([True, True, False, False, False]))
+    source = Particles(Ends(), particles=200, moves=0)
+    assert (
+        draws(source, KEY, eqx.tree_at(lambda e: e.reward, episode, jnp.asarray([1.0, 1, 0, 0, 0])), 1)[1].reason
+        == FINE
+    )
+    high = eqx.tree_at(lambda e: e.observation, episode, jnp.asarray([2.0, 2.8, 3.5, 0, 0, 0]))
+    drawn, _ = draws(source, KEY, high, 100)
+    assert (np.asarray(states(source, drawn, high))[:, 2] > 3).all()
+
+
+def test_what_cannot_have_happened_has_a_reason_and_no_nan():
+    """For each sampler; a wrong density too."""
+    never = eqx.tree_at(lambda e: e.reward, short_episode(), short_episode().reward.at[0].set(5.0))
+    for source in (Particles(Ends(), particles=50, moves=2), Tempered(Ends(), particles=20, moves=2)):
+        drawn, inference = draws(source, KEY, never, 3)
+        assert inference.reason == IMPOSSIBLE
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(drawn))
+    drawn, inference = draws(Particles(Broken(), particles=50, moves=2), KEY, WEEK, 3)
+    assert (inference.reason, int(inference.step)) == (NOT_A_NUMBER, 1)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(drawn))
+
+
+class Broken(Umbrellas):
+    def observation_log_prob(self, observation, state):
+        return jnp.where(state, jnp.nan, super().observation_log_prob(observation, state))
+
+
+def test_rewards_are_evidence_where_they_take_separate_values():
+    assert separate_rewards(Ends())
+    assert not separate_rewards(linear(hidden=True))
+
+
+# Which source is chosen.
+
+
+class Drift(Plain):
+    """Its state is seen as it is, and moves by noise."""
+
+    @property
+    def observation_noise(self):
+        return super(Plain, self).observation_noise
+
+    def observe(self, state, u):
+        return state
+
+
+def test_seen_states_are_solved_for_their_noise():
+    source, why = choose(Drift())
+    assert isinstance(source, ObservedStates)
+    assert "exact: no exact posterior is known for Drift" in why
+    scenario = source.infer(KEY, seen([1.0, 1.5, 1.0, 0.0, 0.0, 2.0]))
+    assert jnp.allclose(scenario.transition, jnp.asarray([0.5, -0.5, -1.0, 0.0, 2.0]))
+    assert isinstance(choose(linear(hidden=True)).source, Exact)
+    with pytest.raises(CouldaError, match=r"(?s)no source infers the scenarios of Squared.*observation_log_prob"):
+        choose(Squared())
+
+
+class Fixed(Plain):
+    """Three numbers that stay unknown: a exp(-t e^b / 30) + c, with 100 observations."""
+
+    horizon: int = eqx.field(static=True, default=99)
+    scale: float = 0.1
+
+    @property
+    def initial_noise(self):
+        return Normal(shape=(3,))
+
+    @property
+    def transition_noise(self):
+        return super(Plain, self).transition_noise
+
+    def initial(self, u):
+        return {"unknown": u, "time": jnp.float32(0)}
+
+    def transition(self, state, action, u):
+        return {"unknown": state["unknown"], "time": state["time"] + 1}
+
+    def observe(self, state, u):
+        a, b, c = state["unknown"]
+        return a * jnp.exp(-jnp.exp(b) * state["time"] / 30) + c + u
+
+
+@pytest.mark.slow
+def test_static_unknowns_are_tempered():
+    """Particles leave a handful of first noises there, and say so; tempering and gradients agree."""
+    source, why = choose(Fixed())
+    assert isinstance(source, Tempered)
+    assert "first noises survive" in why
+    model = Fixed()
+    episode = rollout(model, AnyAction.of(model), model.scenario_prior.sample(jax.random.key(5))).episode
+    drawn, _ = draws(Nuts(model, draws=1000), KEY, episode, 4000)
+    mean, spread = np.asarray(drawn.initial).mean(0), np.asarray(drawn.initial).std(0)
+    found = np.mean(
+        [np.asarray(draws(source, jax.random.key(i), episode, 500)[0].initial).mean(0) for i in range(8)], 0
+    )
+    assert (np.abs(found - mean) < 0.15 * spread).all()
+    _, poor = draws(Particles(model), KEY, episode, 1)
+    assert poor.effective < 30
+
+
+# Published posteriors of state-space models.
+
+
+class Lorenz(Plain):
+    horizon: int = eqx.field(static=True, default=29)
+    scale: float = 1.0
+    step: float = 0.02
+    innovation: float = 0.1
+
+    @property
+    def initial_noise(self):
+        return Normal(shape=(3,))
+
+    @property
+    def transition_noise(self):
+        return Normal(shape=(3,))
+
+    def transition(self, state, action, u):
+        x, y, z = state
+        flow = jnp.stack([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
+        return state + self.step * flow + jnp.sqrt(self.step) * self.innovation * u
+
+    def observe(self, state, u):
+        return state[0] + u
+
+
+class Brownian(Plain):
+    horizon: int = eqx.field(static=True, default=29)
+    innovation: float = 0.1
+
+    def initial(self, u):
+        return self.innovation * u
+
+    def transition(self, state, action, u):
+        return state + self.innovation * u
+
+
+def bridge(name):
+    path = DATA / f"{name}_bridge.json"
+    if not path.exists():
+        pytest.skip("the published posteriors of state-space models are not here")
+    found = json.loads(path.read_text())
+    given, posterior = found["data"], found["posterior"]
+    if name == "brownian":
+        model = Brownian(scale=given["observation_noise"], innovation=given["innovation_noise"])
+        values = [np.nan if v is None else v for v in given["observed_loc"]]
+    else:
+        model = Lorenz(scale=given["observation_scale"], step=given["step_size"], innovation=given["innovation_scale"])
+        values = np.where(given["observation_mask"], np.array(given["observed_values"], float), np.nan)
+    return model, seen(values), *(np.array(posterior[f"identity_{k}"]) for k in ("mean", "standard_deviation"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "evidence"), [("brownian", 5.613043), ("lorenz", -29.21)])
+def test_published_posteriors_are_met(name, evidence):
+    """Log evidence within 3 standard errors and .05; smoothed means within twice the floor of independent draws."""
+    model, episode, mean, deviation = bridge(name)
+    source, errors, found = Tempered(model), [], []
+    for seed in range(16):
+        drawn, inference = draws(source, jax.random.key(seed), episode, 500)
+        path = np.asarray(states(source, drawn, episode)).mean(0).reshape(mean.shape)
+        errors.append(np.mean(((path - mean) / deviation) ** 2) ** 0.5)
+        found.append(float(inference.log_evidence))
+    assert np.median(errors) < 2 / 500**0.5
+    assert abs(np.mean(found) - evidence) < max(3 * np.std(found, ddof=1) / 4, 0.05)
