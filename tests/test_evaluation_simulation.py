@@ -18,7 +18,7 @@ from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation import OnScenarios, compare, evaluate
 from coulda.evaluation.method import reading_for
 from coulda.evaluation.simulation import energy_test, simulation_diagnostic
-from coulda.hindsight import Exact
+from coulda.hindsight import Exact, Prior
 from coulda.noise import Categorical, Normal, Uniform
 from coulda.policies import LinearGaussianPolicy, UniformPolicy
 from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice, LocationScaleAction, Policy
@@ -142,7 +142,7 @@ def without_probabilities(log: EpisodeLog) -> EpisodeLog:
 
 
 def simulated(model: POMDP, log, key=KEY, **policies: Policy):
-    (found,) = simulation_diagnostic(key, model, reading_for([OnScenarios(model)], log, policies))
+    (found,) = simulation_diagnostic(key, model, reading_for([OnScenarios(model, Prior(model))], log, policies))
     return found
 
 
@@ -217,7 +217,7 @@ def test_only_where_there_is_no_hindsight_and_once_for_all_policies():
     wrong, log = changed(reward=2 * REWARD), logged("triage")
     policies = {"target": TARGET, "behavior": BEHAVIOR}
     named = lambda estimate: [d for d in estimate.diagnostics if d.name == "simulation"]
-    for method in (OnScenarios(wrong), OnScenarios(wrong, Exact(wrong).given(0))):
+    for method in (OnScenarios(wrong, Prior(wrong)), OnScenarios(wrong, Exact(wrong).given(0))):
         rows = compare(KEY, log, policies, [method]).estimates
         first, second = (named(rows[name]["MB-PE"]) for name in policies)
         assert len(first) == 1

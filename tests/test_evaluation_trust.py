@@ -30,7 +30,7 @@ from coulda.evaluation import (
     model_free,
 )
 from coulda.evaluation.comparison import told_apart
-from coulda.hindsight import Exact
+from coulda.hindsight import Exact, Prior
 from coulda.noise import Categorical
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Policy
@@ -121,7 +121,7 @@ def test_numbers_that_are_none_are_named_and_never_trusted():
         assert (estimate.status, estimate.verdict) == ("not finite", "do not trust")
         assert "NaN" in estimate.explanation
     broken = eqx.tree_at(lambda model: model.rewards, triage(), jnp.asarray(REWARD, float).at[:, :, 3].set(jnp.inf))
-    methods = [OnScenarios(broken), OnPolicy(broken, EPISODES)]
+    methods = [OnScenarios(broken, Prior(broken)), OnPolicy(broken, EPISODES)]
     for estimate in compare(KEY, log, {"policy": TARGET}, methods).estimates["policy"].values():
         assert estimate.status == "not finite"
         assert "the reward of step" in estimate.explanation
@@ -166,7 +166,7 @@ def test_shapes_come_before_numbers(policy, message):
     model = tiger(horizon=3, reparameterization="gumbel_max")
     log = collect(jax.random.key(0), model, UniformPolicy(3), 20)
     with pytest.raises(CouldaError, match=message):
-        compare(KEY, log, {"policy": policy}, [ImportanceSampling(), OnScenarios(model)])
+        compare(KEY, log, {"policy": policy}, [ImportanceSampling(), OnScenarios(model, Prior(model))])
 
 
 def test_a_log_must_fit_the_model():
