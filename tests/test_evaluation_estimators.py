@@ -221,7 +221,7 @@ def test_linear_regression_on_one_hot_features_is_the_table(log):
 
 
 def test_a_network_finds_the_same_value(log):
-    estimate = FittedQ(NetworkQ(width=16, updates=150)).estimate(KEY, TARGET, log)
+    estimate = FittedQ(NetworkQ(width=8, updates=60, learning_rate=1e-2)).estimate(KEY, TARGET, log)
     assert estimate.value == pytest.approx(FittedQ().estimate(KEY, TARGET, log).value, abs=0.03)
     assert estimate.verdict == "caution"
     assert "network was fitted once" in estimate.reasons
