@@ -34,7 +34,9 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
     size = jax.tree.leaves(batch)[0].shape[0]
     devices = jax.local_device_count() if size >= jax.local_device_count() else 1
     if chunk_size is None:
-        function, chunk_size = _at_once(function, batch)
+        traced, chunk_size = _at_once(function, batch)
+        # Each device's share has another mesh than what was traced here, and is traced by itself.
+        function = traced if devices == 1 else function
     # Devices take equal shares in equal chunks, so that the function is compiled once; what is missing is made up with
     # the first element and dropped.
     chunks = max(-(-size // (devices * chunk_size)), 1)
@@ -62,10 +64,10 @@ def _chunked(function: Callable[[Any], Any], chunks: int, batch: Any) -> Any:
 
 
 def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], int]:
-    """The function, and the chunk of which the largest array that a loop makes in a step fills the cache.
+    """The function, traced, and the chunk of which the largest array that a loop makes in a step fills the cache.
 
-    To find that, the function is traced. What is returned runs the traced program, which `vmap` goes through in less
-    than half the time that it takes to trace the function once more.
+    Only the trace tells of that. `vmap` goes through the traced program in less than half the time that it takes to
+    trace the function once more.
     """
     if jax.tree.leaves(batch)[0].shape[0] <= SMALLEST:
         return function, SMALLEST
