@@ -40,6 +40,10 @@ collect_ignore = ["programs/rlax_vtrace.py"]  # needs rlax, which only made a fi
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+# Traced programs are many small objects that live on: to look through all of them for garbage, as often as Python does
+# by itself, is a tenth of the time.
+gc.set_threshold(200_000, 50, 100)
+
 jax.devices()  # here and now: no test is given other devices by a command that ran before it
 
 hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50)

@@ -7,7 +7,15 @@ from jax import Array
 
 from coulda.environments.linear_gaussian import LinearQuadratic
 from coulda.environments.sepsis import Sepsis
-from coulda.environments.sokoban import Sokoban, UniformLevels, generate, solve, tiles
+from coulda.environments.sokoban import (
+    Sokoban,
+    SolverPlanners,
+    UniformLevels,
+    generate,
+    solve,
+    solver_planners,
+    tiles,
+)
 from coulda.environments.sokoban.solver import SOLVED
 from coulda.episodes import collect
 from coulda.evaluation import OnScenarios, compare, model_free
@@ -15,7 +23,6 @@ from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.hindsight.source import fresh, history_length, other_key
 from coulda.noise import Normal
-from coulda.planners.solver import SolverPlanners, solver_planners
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Episode, GumbelMaxChoice, Planner, Policy, Scenario
 from coulda.report import Figure, Report, explore, provenance, summarize, tabulate

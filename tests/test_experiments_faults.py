@@ -53,6 +53,7 @@ def test_a_folder_that_may_not_be_written_is_a_clear_mistake(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_no_finished_stage_and_leaves_no_half_of_one(tmp_path):
     mount = f"mount -t tmpfs -o size=32k tmpfs {tmp_path} && "
     show = f"; code=$?; ls -A {tmp_path}/smoke/stages; exit $code"

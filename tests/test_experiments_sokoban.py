@@ -126,6 +126,7 @@ def test_the_evaluation_has_every_row_of_the_figure(smoke):
     assert "</svg>" in (smoke / "evaluation.svg").read_text()
 
 
+@pytest.mark.slow
 def test_each_seed_has_a_scenario_model_and_a_log_of_its_own(smoke, tmp_path):
     shutil.copytree(smoke, tmp_path / "run")
     preset = replace(evaluation_preset(SMOKE, "smoke"), seeds=2, parts_of_t=(1.0,))

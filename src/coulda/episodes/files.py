@@ -40,6 +40,9 @@ class LogMetadata(msgspec.Struct, forbid_unknown_fields=True):
 
 KIND = Kind("episodes", 1, LogMetadata)
 
+SHARD = 2**22
+"""Bytes of a shard, about: so many that to open it costs little, and so few that it can be read for one batch of it."""
+
 
 @dataclass(frozen=True)
 class StoredLog:
@@ -103,7 +106,9 @@ class StoredLog:
 
 def write_log(path: Path | str, log: EpisodeLog | StoredLog | Iterable[EpisodeLog]) -> None:
     """Write a log, or its batches as they come, each as a shard. It appears whole at `path`, or not at all."""
-    batches = log.batches() if isinstance(log, EpisodeLog | StoredLog) else iter(log)
+    batches = (
+        _shards(log) if isinstance(log, EpisodeLog) else log.batches() if isinstance(log, StoredLog) else iter(log)
+    )
     first = next(batches, None)
     if first is None:
         raise CouldaError(f"nothing to write to {path}: the log has no episodes")
@@ -134,6 +139,11 @@ def open_log(path: Path | str) -> StoredLog:
         )
     schema = Schema(*spaces, metadata.behavior, metadata.last_observation)
     return StoredLog(Path(path), schema, dict(sorted(metadata.shards.items())), artifact)
+
+
+def _shards(log: EpisodeLog) -> Iterator[EpisodeLog]:
+    size = sum(column.nbytes for column in _columns(log).values())
+    return log.batches(max(1, SHARD * len(log) // max(size, 1)))
 
 
 def _counts(log: EpisodeLog) -> Shard:

@@ -57,13 +57,29 @@ class EpisodeLog(Sequence[Episode]):
     def __getitem__(self, index: Any) -> Any:
         """The `Episode` at an index, `[T_i, ...]`; or the log of a slice."""
         if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
+            chosen = range(len(self))[index]
+            return self._between(chosen.start, chosen.stop) if chosen.step == 1 else self.take(chosen)
         i = range(len(self))[index]
         start, end = self.starts[i], self.starts[i] + self.lengths[i]
         observed = slice(start + i, end + i + 1)
         observation = jax.tree.map(lambda x: x[observed], self.observation)
         action = jax.tree.map(lambda x: x[start:end], self.action)
         return unpadded(observation, action, self.reward[start:end], self.log_prob[start:end])
+
+    def _between(self, first: int, end: int) -> "EpisodeLog":
+        """The log of neighbors, which share their memory with this one."""
+        end = max(first, end)
+        steps = slice(*(int(self.lengths[:i].sum()) for i in (first, end)))
+        observed = slice(steps.start + first, steps.stop + end)
+        return EpisodeLog(
+            self.schema,
+            jax.tree.map(lambda x: x[observed], self.observation),
+            jax.tree.map(lambda x: x[steps], self.action),
+            self.reward[steps],
+            self.log_prob[steps],
+            self.lengths[first:end],
+            self.terminated[first:end],
+        )
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -124,10 +140,8 @@ class EpisodeLog(Sequence[Episode]):
         if horizon < self.max_length:
             longest = int(self.lengths.argmax())
             raise CouldaError(f"horizon {horizon} is shorter than episode {longest}, which has {self.max_length} steps")
-        step, length = np.arange(horizon + 1), self.lengths[:, None]
-        live = step[:-1] < length
-        at = self.starts[:, None] + np.minimum(step[:-1], length - 1)
-        observed = (self.starts + np.arange(len(self)))[:, None] + np.minimum(step, length)
+        live = np.arange(horizon) < self.lengths[:, None]
+        at, observed = padding(self.lengths, horizon), padding(self.lengths + 1, horizon + 1)
         return Episode(
             jax.tree.map(lambda x: jnp.asarray(x[observed]), self.observation),
             jax.tree.map(lambda x: jnp.asarray(x[at]), self.action),
@@ -182,6 +196,16 @@ def sizes_of_batches(count: int, size: int) -> list[int]:
     [2, 2, 1]
     """
     return [min(size, count - start) for start in range(0, count, size)]
+
+
+def padding(lengths: np.ndarray, horizon: int) -> np.ndarray:
+    """Where each row of a padded column `[N, T]` is in the flat one; after the end it is the last row again.
+
+    >>> padding(np.array([1, 2]), 3).tolist()
+    [[0, 0, 0], [1, 2, 2]]
+    """
+    starts = np.cumsum(lengths) - lengths
+    return starts[:, None] + np.minimum(np.arange(horizon), lengths[:, None] - 1)
 
 
 def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

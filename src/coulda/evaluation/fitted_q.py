@@ -138,10 +138,10 @@ def ends_depend_on_time(reading: Reading, inputs: np.ndarray, continues: np.ndar
     if not ended.any():
         return False
     seen = inputs[:, :-1].astype(int) if inputs.ndim == 2 else 0
-    cell = np.unique(seen * (int(reading.action.max()) + 1) + reading.action, return_inverse=True)[1]
-    cell = cell.reshape(reading.action.shape)
-    rate = np.bincount(cell[known], ended[known]) / np.maximum(np.bincount(cell[known]), 1)
-    expected = np.where(known, rate[np.minimum(cell, len(rate) - 1)], 0.0)
+    cell = (seen * (int(reading.action.max()) + 1) + reading.action)[known]
+    rate = np.bincount(cell, ended[known]) / np.maximum(np.bincount(cell), 1)
+    expected = np.zeros(known.shape)
+    expected[known] = rate[cell]
     spread = (expected * (1 - expected)).sum(0)
     used = spread > 0
     square = (((ended.sum(0) - expected.sum(0))[used]) ** 2 / spread[used]).sum()

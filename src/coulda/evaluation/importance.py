@@ -84,7 +84,7 @@ def statistics(weighted: Weighted, kind: Kind, cap: float | None = None) -> Rati
     if kind in ("ordinary", "capped"):
         return Ratios.mean_of(total_weights(weighted, kind, cap) * weighted.returns)
     if kind == "per_decision":
-        return Ratios.mean_of((weighted.cumulative * weighted.reward).sum(1))
+        return Ratios.mean_of(np.einsum("nt,nt->n", weighted.cumulative, weighted.reward))
     if kind == "weighted":
         rho = weighted.relative[:, None]
         return Ratios(np.zeros(len(rho)), rho * weighted.returns[:, None], rho)

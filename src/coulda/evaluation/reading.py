@@ -16,11 +16,12 @@ import numpy as np
 from gymnasium import spaces
 from jax import Array
 
-from coulda.episodes import EpisodeLog, StoredLog
+from coulda.episodes import EpisodeLog, Schema, StoredLog
+from coulda.episodes.log import padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
 from coulda.pomdp import Episode, Policy, batched
-from coulda.pomdp.walk import all_log_probs, taken_log_probs
+from coulda.pomdp.walk import all_log_probs, remembers, taken_log_probs
 
 Log = EpisodeLog | StoredLog
 
@@ -159,36 +160,108 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
     chosen = {one.name: one for one in features}
     if chosen and not isinstance(log.schema.action_space, spaces.Discrete):
         raise CouldaError(f"fitted values need discrete actions; this log's are {log.schema.action_space}")
-    space = HashableSpace(log.schema.observation_space)
-    facts, said, seen = [], [], []
-    for (episodes, _), batch in _padded(log, log.max_length):
-        count = len(batch)
-        columns = (
-            (episodes.reward, episodes.log_prob, episodes.action) if chosen else (episodes.reward, episodes.log_prob)
-        )
-        facts.append((batch.lengths, batch.terminated, *to_numpy(columns, count)))
-        programs = {name: eqx.Partial(_say, policy, bool(chosen)) for name, policy in policies.items() if walk}
-        said.append({name: to_numpy(run(program, (episodes,)), count) for name, program in programs.items()})
-        looks = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
-        seen.append({name: to_numpy(run(look, (episodes,)), count) for name, look in looks.items()})
-    lengths, terminated, reward, log_prob, *action = (np.concatenate(column) for column in zip(*facts, strict=True))
-    joined = _joined(said)
+    space, size, possible = HashableSpace(log.schema.observation_space), _batch_size(log), _possible_steps(log)
+    says = {name: eqx.Partial(_say, policy, bool(chosen)) for name, policy in policies.items() if walk}
+    sees = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
+    walked = {name: say for name, say in says.items() if possible is None or remembers(policies[name])}
+    asked = walked, sees if possible is None else {}
+    columns, answers = [], []
+    for batch in log.batches(size):
+        columns.append({name: getattr(batch, name) for name in _kept(log.schema)})
+        inputs = (_filled(batch, 0, log.max_length, size)[0],) if any(asked) else ()
+        answers.append([_answers(programs, inputs, len(batch)) for programs in asked])
+    flat, (said, seen) = _joined(columns), _joined(answers)
+    live = np.arange(log.max_length) < flat["lengths"][:, None]
+    if possible is not None:
+        numbers = _Numbers(log.schema, flat, live)
+        timeless = {name: say for name, say in says.items() if name not in walked}
+        said |= {name: numbers.said(*one) for name, one in _answers(timeless, (possible,)).items()}
+        seen |= {name: numbers.seen(one) for name, one in _answers(sees, (possible,)).items()}
     return Reading(
         log,
         policies,
-        lengths,
-        terminated,
-        reward.astype(float),
-        log_prob.astype(float),
-        action[0] - int(log.schema.action_space.start) if chosen else None,  # pyright: ignore[reportAttributeAccessIssue]
-        {name: taken for name, (taken, _) in joined.items()},
-        {name: every for name, (_, every) in joined.items() if every is not None},
-        _joined(seen),
+        flat["lengths"],
+        flat["terminated"],
+        _spread(flat["reward"].astype(float), live),
+        _spread(flat["log_prob"].astype(float), live),
+        _number(log.schema.action_space, flat["action"])[padding(flat["lengths"], log.max_length)] if chosen else None,
+        {name: one for name, (one, _) in said.items()},
+        {name: every for name, (_, every) in said.items() if every is not None},
+        seen,
     )
 
 
-def _joined(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
+def _kept(schema: Schema) -> list[str]:
+    """What is kept of a log: a few numbers per step, observations and actions only where they are such."""
+    numbered = {"observation": schema.observation_space, "action": schema.action_space}
+    discrete = [name for name, space in numbered.items() if isinstance(space, spaces.Discrete)]
+    return ["lengths", "terminated", "reward", "log_prob", *discrete]
+
+
+def _answers(programs: Mapping[Any, Callable[..., Any]], inputs: tuple[Any, ...], count: int | None = None) -> Any:
+    return {name: to_numpy(run(program, inputs), count) for name, program in programs.items()}
+
+
+def _joined(parts: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _spread(column: np.ndarray, live: np.ndarray) -> np.ndarray:
+    """A number per logged step, `[ΣT_i]`, as `[N, T]`; zero after the end."""
+    found = np.zeros(live.shape, column.dtype)
+    found[live] = column
+    return found
+
+
+def _possible_steps(log: Log) -> Episode | None:
+    """Every step that there can be, each an episode of its own: all actions after one observation, then the next.
+
+    None where observations or actions are not numbered, or have more pairs than the log has steps. Who remembers
+    nothing says of a step what it says of the same step elsewhere, and is asked about these alone.
+    """
+    seen, done = log.schema.observation_space, log.schema.action_space
+    if not isinstance(seen, spaces.Discrete) or not isinstance(done, spaces.Discrete):
+        return None
+    size, num_actions = int(seen.n) * int(done.n), int(done.n)
+    if size > log.num_steps:
+        return None
+    observation = int(seen.start) + np.arange(size, dtype=np.int32)[:, None] // num_actions
+    action = int(done.start) + np.arange(size, dtype=np.int32)[:, None] % num_actions
+    nothing = np.zeros((size, 1), np.float32)
+    return Episode(np.repeat(observation, 2, 1), action, nothing, np.ones((size, 1), bool), nothing)  # pyright: ignore[reportArgumentType]
+
+
+class _Numbers:
+    """Answers about all possible steps, looked up for those of a log."""
+
+    def __init__(self, schema: Schema, flat: Mapping[str, np.ndarray], live: np.ndarray):
+        """Of flat columns, and which steps were taken, `[N, T]`."""
+        self.lengths, self.live, self.num_actions = flat["lengths"], live, int(schema.action_space.n)  # pyright: ignore[reportAttributeAccessIssue]
+        self.observation = _number(schema.observation_space, flat["observation"])
+        self.action = _number(schema.action_space, flat["action"])
+
+    def said(self, taken: np.ndarray, every: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Of a policy."""
+        return _spread(taken[:, 0][self._step], self.live), None if every is None else self.seen(every)
+
+    def seen(self, found: np.ndarray) -> np.ndarray:
+        """Of what depends on the observation alone, `[N, T + 1, ...]`."""
+        return found[:: self.num_actions, 0][self._observation]
+
+    @cached_property
+    def _step(self) -> np.ndarray:
+        acted_on = np.delete(self.observation, np.cumsum(self.lengths + 1) - 1)
+        return acted_on * self.num_actions + self.action
+
+    @cached_property
+    def _observation(self) -> np.ndarray:
+        return self.observation[padding(self.lengths + 1, self.live.shape[1] + 1)]
+
+
+def _number(space: spaces.Space, column: np.ndarray) -> np.ndarray:
+    """Numbers of a discrete space, counted from 0."""
+    assert isinstance(space, spaces.Discrete)
+    return column - np.int32(space.start)
 
 
 def _say(policy: Policy, every: bool, episode: Episode) -> tuple[Array, Array | None]:
@@ -215,8 +288,10 @@ def padded_batches(log: Log, horizon: int) -> Iterator[tuple[tuple[Episode, Arra
 
     A shorter batch is filled up with episodes that do not count, which is cheaper than compiling for its size.
     """
-    for inputs, batch in _padded(log, horizon):
-        yield inputs, len(batch)
+    size, first = _batch_size(log), 0
+    for batch in log.batches(size):
+        yield _filled(batch, first, horizon, size), len(batch)
+        first += len(batch)
 
 
 def padded_batch(log: Log, horizon: int, index: int) -> tuple[Episode, Array]:
@@ -228,13 +303,6 @@ def padded_batch(log: Log, horizon: int, index: int) -> tuple[Episode, Array]:
 def batch_sizes(log: Log) -> list[int]:
     """How many episodes count in each of `padded_batches`."""
     return log.batch_sizes(_batch_size(log))
-
-
-def _padded(log: Log, horizon: int) -> Iterator[tuple[tuple[Episode, Array], EpisodeLog]]:
-    size, first = _batch_size(log), 0
-    for batch in log.batches(size):
-        yield _filled(batch, first, horizon, size), batch
-        first += len(batch)
 
 
 def _batch_size(log: Log) -> int:
@@ -255,8 +323,8 @@ def run(function: Callable[..., Any], inputs: Any) -> Any:
     return batched(lambda element: function(*element), inputs)
 
 
-def to_numpy(tree: Any, count: int) -> Any:
-    """The first `count` rows of every array."""
+def to_numpy(tree: Any, count: int | None = None) -> Any:
+    """The first `count` rows of every array; all by default."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], tree)
 
 

@@ -11,7 +11,6 @@ from coulda.planners.lqr import LinearPlanner, Regulator, lqr
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertMixture, ExpertSchedule
 from coulda.planners.problem import Experts, PlannerFor, PlanningProblem
-from coulda.planners.solver import SolverPlanner, SolverPlanners, solver_planners
 from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
 
 __all__ = [
@@ -25,13 +24,10 @@ __all__ = [
     "PlanningProblem",
     "Regulator",
     "Solution",
-    "SolverPlanner",
-    "SolverPlanners",
     "TabularPlanner",
     "finite_horizon",
     "lqr",
     "policy_iteration",
-    "solver_planners",
     "time_varying_lqr",
     "value_iteration",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import PartitionSpec
 
 CACHE = 2**18
@@ -32,7 +33,10 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
     """
     size = jax.tree.leaves(batch)[0].shape[0]
     devices = jax.local_device_count() if size >= jax.local_device_count() else 1
-    chunk_size = _at_once(function, batch) if chunk_size is None else chunk_size
+    if chunk_size is None:
+        traced, chunk_size = _at_once(function, batch)
+        # Each device's share has another mesh than what was traced here, and is traced by itself.
+        function = traced if devices == 1 else function
     # Devices take equal shares in equal chunks, so that the function is compiled once; what is missing is made up with
     # the first element and dropped.
     chunks = max(-(-size // (devices * chunk_size)), 1)
@@ -59,13 +63,19 @@ def _chunked(function: Callable[[Any], Any], chunks: int, batch: Any) -> Any:
     return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, batch)))
 
 
-def _at_once(function: Callable[[Any], Any], batch: Any) -> int:
-    """The chunk of which the largest array that a loop makes in a step fills the cache."""
+def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], int]:
+    """The function, traced, and the chunk of which the largest array that a loop makes in a step fills the cache.
+
+    Only the trace tells of that. `vmap` goes through the traced program in less than half the time that it takes to
+    trace the function once more.
+    """
     if jax.tree.leaves(batch)[0].shape[0] <= SMALLEST:
-        return SMALLEST
+        return function, SMALLEST
     element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
-    largest = max(_sizes(jax.make_jaxpr(function)(element).jaxpr, in_loop=False), default=1)
-    return int(np.clip(CACHE // largest, SMALLEST, LARGEST))
+    program, result = jax.make_jaxpr(function, return_shape=True)(element)
+    largest = max(_sizes(program.jaxpr, in_loop=False), default=1)
+    run = lambda x: jax.tree.unflatten(jax.tree.structure(result), jaxpr_as_fun(program)(*jax.tree.leaves(x)))
+    return run, int(np.clip(CACHE // largest, SMALLEST, LARGEST))
 
 
 def _sizes(jaxpr: Any, in_loop: bool) -> Iterator[int]:

@@ -44,9 +44,14 @@ def walk(actor: Actor, episode: Episode, ask: Ask, *extra: Any, closing: bool = 
         return actor.remember(carry, action, reward), told
 
     start, inputs = actor.initial_carry(), (observations, actions, rewards, *extra)
-    if not jax.tree.leaves(start):  # who remembers nothing can be asked about all steps at once
+    if not remembers(actor):  # and so can be asked about all steps at once
         return jax.vmap(lambda one: step(start, one)[1])(inputs)
     return jax.lax.scan(step, start, inputs)[1]
+
+
+def remembers(actor: Actor) -> bool:
+    """Whether what the actor says of a step may depend on those before."""
+    return bool(jax.tree.leaves(actor.initial_carry()))
 
 
 def taken_log_probs(policy: Policy, episode: Episode) -> Array:

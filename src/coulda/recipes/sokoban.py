@@ -13,9 +13,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from coulda.environments.sokoban import Sokoban, UniformLevels, generate, tiles
+from coulda.environments.sokoban import Sokoban, SolverPlanners, UniformLevels, generate, solver_planners, tiles
 from coulda.errors import CouldaError
-from coulda.planners.solver import SolverPlanners, solver_planners
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import GumbelMaxChoice, Scenario
 from coulda.progress import Advance

@@ -1,8 +1,8 @@
 """PO-Sokoban: the environment, its level generator and its exact solver (section 3.2, appendix C).
 
 In the order in which they import each other: `tiles` (the seven categories), `boxoban` and `pool` (levels on
-disk), `generator`, `solver`, `action_table` (the expert), `checks`, `noise`, `environment` (`Sokoban`, the POMDP),
-`boards` and `batch` (the fast path), `drawing`, `gym`.
+disk), `generator`, `solver`, `action_table` and `planner` (the expert), `checks`, `noise`, `environment` (`Sokoban`,
+the POMDP), `boards` and `batch` (the fast path), `drawing`, `gym`.
 """
 
 from coulda.environments.sokoban.action_table import ActionTable, tabulate
@@ -14,6 +14,7 @@ from coulda.environments.sokoban.game import Game
 from coulda.environments.sokoban.generator import generate
 from coulda.environments.sokoban.gym import POSokobanEnv, POSokobanVectorEnv
 from coulda.environments.sokoban.noise import UniformLevels
+from coulda.environments.sokoban.planner import SolverPlanner, SolverPlanners, solver_planners
 from coulda.environments.sokoban.pool import read_pool, write_pool
 from coulda.environments.sokoban.solver import SOLVED, UNKNOWN, UNSOLVABLE, Solutions, solve
 
@@ -30,6 +31,8 @@ __all__ = [
     "Sokoban",
     "SokobanBatch",
     "Solutions",
+    "SolverPlanner",
+    "SolverPlanners",
     "UniformLevels",
     "check_level",
     "count_defects",
@@ -37,6 +40,7 @@ __all__ = [
     "read_levels",
     "read_pool",
     "solve",
+    "solver_planners",
     "tabulate",
     "write_levels",
     "write_pool",

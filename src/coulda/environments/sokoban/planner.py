@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from coulda.environments.sokoban import ActionTable, tabulate
-from coulda.environments.sokoban.action_table import MAX_STATES
+from coulda.environments.sokoban.action_table import MAX_STATES, ActionTable, tabulate
 from coulda.noise import Categorical
 from coulda.pomdp import Planner
 
