@@ -233,11 +233,13 @@ def test_malformed_arrays(log, field, change, message):
         assert (error.value.episode, error.value.step) == (episode, index - int(lengths[:episode].sum()))
 
 
-def test_nan_observation_is_placed():
+def test_a_number_may_be_missing_in_an_observation_and_nowhere_else():
     log = small_log(observation_space=spaces.Box(-1, 1, (3,)))
     broken = columns(log)
     broken["observation"][int(log.lengths[0]) + 2, 1] = np.nan
-    with pytest.raises(LogError, match=r"memory, episode 1, step 1, field 'observation': .* is not a number"):
+    assert np.isnan(checked_log(log.schema, **broken).observation).sum() == 1
+    broken["reward"][int(log.lengths[0]) + 1] = np.nan
+    with pytest.raises(LogError, match=r"memory, episode 1, step 1, field 'reward': .* is not a number"):
         checked_log(log.schema, **broken)
 
 

@@ -47,7 +47,7 @@ def table(log):
 def test_no_hindsight_is_the_model_based_estimate(log):
     """CF-PE(0) = MB-PE, bit for bit, for the same key."""
     nothing = evaluate(KEY, MODEL, TARGET, log, Exact(MODEL).given(steps=0))
-    prior = evaluate(KEY, MODEL, TARGET, log)
+    prior = evaluate(KEY, MODEL, TARGET, log, Prior(MODEL))
     np.testing.assert_array_equal(nothing.terms, prior.terms)
     assert nothing.method == prior.method == "MB-PE"
 
@@ -228,7 +228,7 @@ def test_malformed_scenarios_are_counted(log):
     tables = INITIAL, np.stack([WAIT, TREAT]), np.eye(4), REWARD
     terminal = [False, False, True, True]
     picky = Picky(*tables, horizon=5, reparameterization="gumbel_max", terminal=terminal)
-    estimate = evaluate(KEY, picky, TARGET, log)
+    estimate = evaluate(KEY, picky, TARGET, log, Prior(picky))
     found = next(d for d in estimate.diagnostics if d.name == "malformed")
     # 1000 draws of probability 0.308: four standard errors are 0.058 (6e-5).
     assert abs(found.value - (1 - np.exp(-np.exp(-1)))) < 0.058

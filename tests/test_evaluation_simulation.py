@@ -225,7 +225,7 @@ def test_only_where_there_is_no_hindsight_and_once_for_all_policies():
         assert rows["target"]["MB-PE"].verdict == "do not trust"
     rows = compare(KEY, log, policies, [OnScenarios(wrong, Exact(wrong))]).estimates["target"]
     assert not any(named(estimate) for estimate in rows.values())
-    assert len(named(evaluate(KEY, wrong, TARGET, log))) == 1
+    assert len(named(evaluate(KEY, wrong, TARGET, log, Prior(wrong)))) == 1
 
 
 def test_a_stored_log_says_the_same(tmp_path):

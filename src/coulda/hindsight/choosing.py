@@ -1,7 +1,7 @@
 """`choose`: the source for a model, and why: the first that does not refuse, tried on a few episodes of its own."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from coulda.hindsight.tempered import Tempered
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, batched, rollout
 
-SOURCES: dict[str, Callable[[POMDP], ScenarioSource]] = {
+SOURCES: dict[str, Callable[[Any], ScenarioSource]] = {
     "exact": Exact,
     "observed": ObservedStates,
     "particles": Particles,

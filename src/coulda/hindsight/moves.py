@@ -92,8 +92,8 @@ class Moves(eqx.Module):
             scales = jnp.exp(population.log_scales[kind] + jnp.log(SMALLEST) * shrink)
             fresh = self.sampler.sample_paths(key_fresh, size)
             dice = jax.random.uniform(key_redraw, (size * self.seen.within.size,)).reshape(size, -1)
-            move = lambda *one: self._proposal(*one, kind, gaussian)
-            proposals, correction = jax.vmap(move)(population.paths, fresh, dice, place, scales)
+            move = jax.vmap(self._proposal, (0, 0, 0, 0, 0, None, None))
+            proposals, correction = move(population.paths, fresh, dice, place, scales, kind, gaussian)
             there = self._agreement(proposals)
             ratio = there.tempered(temperature) - population.agreement.tempered(temperature)
             accepted = jnp.log(accept) < ratio + correction

@@ -86,7 +86,7 @@ def _not_seen(model: POMDP) -> str | None:
     action = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.action_space.sample()))
     kernels = {
         "initial": lambda u, _: model.initial(u),
-        "transition": lambda u, given: model.transition(*given, u),
+        "transition": lambda u, given: model.transition(given[0], given[1], u),
     }
     for which, kernel in kernels.items():
         u = drawn[which]

@@ -155,7 +155,8 @@ def _given_gaussian(
 def _gaussian(distribution: NoiseDistribution) -> tuple[Array, Array] | None:
     """Mean and scale of Gaussian noise, flat in tree order; None of any other."""
     if isinstance(distribution, Normal):
-        return tuple(jnp.broadcast_to(x, distribution.shape).ravel() for x in (distribution.mean, distribution.scale))
+        spread = lambda x: jnp.broadcast_to(x, distribution.shape).ravel()
+        return spread(distribution.mean), spread(distribution.scale)
     if isinstance(distribution, Independent):
         parts = [_gaussian(part) for part in distribution.parts()]
         if all(part is not None for part in parts):

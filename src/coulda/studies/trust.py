@@ -26,6 +26,7 @@ from coulda.evaluation import FittedQ, Method, OnScenarios, compare, model_free
 from coulda.evaluation.drawing import COLORS
 from coulda.evaluation.estimate import VERDICTS, finite
 from coulda.extras import require
+from coulda.hindsight import Prior
 from coulda.progress import bar
 from coulda.storage import replace_file, replace_json
 from coulda.studies import trust_held_out, trust_tuning
@@ -132,7 +133,7 @@ def answers_to(key: jax.Array, log: EpisodeLog, case: Case) -> tuple[Answer, ...
         replace(method, resamples=100) if isinstance(method, FittedQ) else method for method in model_free(log)
     ]
     if case.model is not None:
-        methods.append(OnScenarios(case.model, case.source))
+        methods.append(OnScenarios(case.model, Prior(case.model) if case.source is None else case.source))
     rows = compare(key, log, {"target": case.target}, methods).estimates["target"].values()
     return tuple(
         Answer(
