@@ -41,6 +41,8 @@ class Evaluate:
     scenarios: str = "auto"
     """Where scenarios come from: exact, observed, particles, tempered, nuts, prior, or a function of the model that
     returns a source, file.py:name. By default the first that can infer them is chosen, and the table says why."""
+    rival: str | None = None
+    """Another model of the same world: it is told which of the two explains the log better."""
     steps: tuple[int, ...] = ()
     """The values of t for CF-PE(t); the whole episode by default."""
     num_scenarios: int = 1
@@ -85,6 +87,8 @@ class Evaluate:
             if estimate.verdict != "trust":
                 style = STYLES[estimate.verdict]
                 console.print(f"[{style}]{name}, {estimate.method}: {estimate.verdict}.[/] {estimate.reasons}")
+        if (rivals := recipe.rivals(jax.random.fold_in(key, 2))) is not None:
+            console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
         if self.out is not None:
             self._write(self.out, comparison, self._explorer(recipe))
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
@@ -96,6 +100,7 @@ class Evaluate:
             tuple(self.policy),
             self.model,
             self.scenarios,
+            self.rival,
             self.steps,
             self.environment,
             Precision(self.level, scenarios=self.num_scenarios),

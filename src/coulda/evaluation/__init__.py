@@ -16,6 +16,7 @@ from coulda.evaluation.method import Method
 from coulda.evaluation.on_policy import OnPolicy, on_policy
 from coulda.evaluation.on_scenarios import OnScenarios
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
+from coulda.evaluation.rivals import Rivals, rivals
 from coulda.evaluation.sensitivity import coupling_bounds
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "QFunction",
     "QuadraticQ",
     "RandomFeaturesQ",
+    "Rivals",
     "TableQ",
     "compare",
     "coupling_bounds",
@@ -44,4 +46,5 @@ __all__ = [
     "evaluate",
     "model_free",
     "on_policy",
+    "rivals",
 ]

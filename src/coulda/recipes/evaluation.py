@@ -1,7 +1,7 @@
 """What `coulda evaluate` is asked, as names and numbers, so that workers anywhere build the same from it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from coulda.episodes import Columns, read_any
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, compare, model_free
 from coulda.evaluation.reading import Log
+from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.naming import anywhere, load, named
 from coulda.pomdp import POMDP, Policy
@@ -34,6 +35,8 @@ class EvaluationRecipe:
     scenarios: str = "auto"
     """Where scenarios come from: a name (auto, exact, observed, particles, tempered, nuts, prior), or a function of the
     model that returns a source."""
+    rival: str | None = None
+    """Another model of the same world, to ask which of the two explains the log better."""
     steps: tuple[int, ...] = ()
     """The values of t of CF-PE(t); all of the episode by default."""
     environment: str | None = None
@@ -84,6 +87,23 @@ class EvaluationRecipe:
             "scenarios": anywhere(self.scenarios) if ":" in self.scenarios else self.scenarios,
         }
         return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})
+
+    def rivals(self, key: Array) -> Rivals | None:
+        """Which model explains the log better, where two are named. Consumes `key`."""
+        if self.rival is None:
+            return None
+        if self.on_scenarios is None or self.model is None:
+            raise CouldaError(f"--rival {self.rival} needs a --model to be held against")
+        other = replace(self, model=self.rival, rival=None)
+        assert other.on_scenarios is not None
+        names = [name.rpartition(":")[2] for name in (self.model, self.rival)]
+        if names[0] == names[1]:
+            names = [self.model, self.rival]
+        methods = self.on_scenarios, other.on_scenarios
+        for method in methods:
+            method.check_log(self.episodes)
+        sources = [method.choice.source for method in methods]
+        return rivals(key, self.episodes, dict(zip(names, sources, strict=True)))
 
     def compare(self, key: Array, executor: Executor | None = None, advance: Advance | None = None) -> Comparison:
         """The table. Consumes `key`."""
