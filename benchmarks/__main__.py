@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks", "elbo", "learner", "search"]
+BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks", "elbo", "learner", "search", "particles"]
 
 
 def main() -> None:
