@@ -1,4 +1,4 @@
-"""Small policies over discrete actions: uniform, a table, and two that are made of others."""
+"""Small policies: any action, uniform, a table, and two that are made of others."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from coulda.errors import CouldaError
-from coulda.noise import Categorical
-from coulda.pomdp import Policy
+from coulda.noise import Categorical, Normal
+from coulda.pomdp import POMDP, ActionMechanism, Policy
 
 
 class UniformPolicy(Policy):
@@ -23,6 +23,24 @@ class UniformPolicy(Policy):
     def __call__(self, carry: Any, observation: Any) -> tuple[Any, Categorical]:  # noqa: ARG002
         """1 / A."""
         return carry, Categorical(logits=jnp.zeros(self.num_actions))
+
+
+class AnyActionPolicy(Policy):
+    """Tries everything that can be done in a model: uniform over discrete actions, standard normal over others."""
+
+    space: gymnasium.Space = eqx.field(static=True)
+    mechanism: ActionMechanism
+
+    def __init__(self, model: POMDP):
+        self.space, self.mechanism = model.action_space, model.action_mechanism
+
+    def __call__(self, carry: Any, observation: Any) -> tuple[Any, Any]:  # noqa: ARG002
+        """The same in every history."""
+        family = getattr(self.mechanism, "family", None)
+        if isinstance(self.space, gymnasium.spaces.Discrete) and family in (Categorical, None):
+            return carry, Categorical(logits=jnp.zeros(int(self.space.n)))
+        shape = self.space.shape or ()
+        return carry, Normal(jnp.zeros(shape), jnp.ones(shape))
 
 
 class TabularPolicy(Policy):

@@ -59,7 +59,7 @@ class EvaluationRecipe:
         if self.model is None:
             return None
         model = load(self.model, POMDP)
-        source = self._source(model)
+        source = source_over(model, self.scenarios)
         return OnScenarios(model, source, (0, *self.steps) if self.steps and source is not None else None)
 
     @property
@@ -97,10 +97,12 @@ class EvaluationRecipe:
             advance=advance,
         )
 
-    def _source(self, model: POMDP) -> ScenarioSource | None:
-        if self.scenarios is not None:
-            return named(self.scenarios)(model)
-        return Exact(model) if isinstance(model, FinitePOMDP | LinearGaussianPOMDP) else None
+
+def source_over(model: POMDP, scenarios: str | None) -> ScenarioSource | None:
+    """The source that a function of that name makes of the model; by default the exact posterior, if one is known."""
+    if scenarios is not None:
+        return named(scenarios)(model)
+    return Exact(model) if isinstance(model, FinitePOMDP | LinearGaussianPOMDP) else None
 
 
 def work(recipe: Mapping[str, Any]) -> Work:

@@ -12,7 +12,8 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.mechanisms import Reparameterization
-from coulda.noise import Categorical, NoiseDistribution, Normal
+from coulda.noise import NoiseDistribution
+from coulda.policies import AnyActionPolicy
 from coulda.pomdp import POMDP, FinitePOMDP, Planner, Policy, Scenario, Trajectory, rollout
 from coulda.pomdp.scenario import LazyNoise, at_step
 from coulda.pomdp.walk import taken_log_probs
@@ -299,21 +300,6 @@ def _first_observation(model: POMDP, key: Array) -> tuple[Any, Any]:
     return seen, at_step(scenario.action, 0)
 
 
-class AnyAction(Policy):
-    """A policy that tries everything: uniform over discrete actions, standard normal over others."""
-
-    space: gymnasium.Space = eqx.field(static=True)
-    mechanism: Any
-
-    def __call__(self, carry: Any, observation: Any) -> tuple[Any, Any]:  # noqa: ARG002
-        """The same in every history."""
-        family = getattr(self.mechanism, "family", None)
-        if isinstance(self.space, gymnasium.spaces.Discrete) and family in (Categorical, None):
-            return carry, Categorical(logits=jnp.zeros(int(self.space.n)))
-        shape = self.space.shape or ()
-        return carry, Normal(jnp.zeros(shape), jnp.ones(shape))
-
-
 @eqx.filter_jit
 def scenarios_of(model: POMDP, keys: Array) -> Scenario:
     """A scenario of the prior for each key."""
@@ -322,8 +308,8 @@ def scenarios_of(model: POMDP, keys: Array) -> Scenario:
 
 @eqx.filter_jit
 def trajectories_of(model: POMDP, scenarios: Scenario) -> Trajectory:
-    """What `AnyAction` meets in each scenario."""
-    actor = AnyAction(model.action_space, model.action_mechanism)
+    """What `AnyActionPolicy` meets in each scenario."""
+    actor = AnyActionPolicy(model)
     return jax.vmap(lambda scenario: rollout(model, actor, scenario))(scenarios)
 
 
@@ -335,7 +321,7 @@ def first_of(tree: Any) -> Any:
 
 @eqx.filter_jit
 def _any_action(model: POMDP) -> Any:
-    _, distribution = AnyAction(model.action_space, model.action_mechanism)((), None)
+    _, distribution = AnyActionPolicy(model)((), None)
     noise = model.action_mechanism.noise.sample(jax.random.key(0))
     return model.action_mechanism(distribution, noise)
 
