@@ -91,7 +91,7 @@ def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num
     source = PoolPosterior(model, jnp.asarray(pool), jnp.int32(steps))
     policies = {"expert": PoolExpert(jnp.asarray(pool), solver_planners(pool, 1)), "chance": UniformPolicy(5)}
     log = collect(jax.random.key(1), model, UniformPolicy(5), num_episodes)
-    return explore(jax.random.key(2), model, log, source, policies, num_samples, threshold=10.0)
+    return explore(jax.random.key(2), model, log, policies, source, num_samples=num_samples, threshold=10.0)
 
 
 def triage_table():
@@ -122,7 +122,9 @@ def sepsis_report() -> Report:
         "antibiotics": TabularPolicy(np.eye(8)[np.full(720, 4)]),
         "everything": TabularPolicy(np.eye(8)[np.full(720, 7)]),
     }
-    return Report("Sepsis", explorer=explore(jax.random.key(1), model, log, Exact(model), policies, 6, threshold=0.5))
+    return Report(
+        "Sepsis", explorer=explore(jax.random.key(1), model, log, policies, Exact(model), num_samples=6, threshold=0.5)
+    )
 
 
 def linear_model() -> LinearQuadratic:
@@ -137,4 +139,6 @@ def linear_report() -> Report:
     model = linear_model()
     log = collect(jax.random.key(0), model, Gain(0.0), 6)
     policies = {"damped": Gain(0.8), "pushed": Gain(-0.4)}
-    return Report("A hidden spring", explorer=explore(jax.random.key(1), model, log, Exact(model), policies, 10))
+    return Report(
+        "A hidden spring", explorer=explore(jax.random.key(1), model, log, policies, Exact(model), num_samples=10)
+    )

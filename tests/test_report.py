@@ -106,7 +106,7 @@ def test_an_observed_world_is_replayed_to_the_letter():
     """Exact hindsight of a world without hidden states: the frames are the log, in every draw."""
     model = triage()
     log = collect(jax.random.key(0), model, BEHAVIOR, 20)
-    found = explore(jax.random.key(1), model, log, Exact(model), {"treat": TARGET}, 4)
+    found = explore(jax.random.key(1), model, log, {"treat": TARGET}, Exact(model), num_samples=4)
     assert found.threshold == pytest.approx(log.episode_returns.mean(), rel=1e-5)
     for i, episode in enumerate(found.episodes):
         assert episode.factual.frames.values[0] == tuple(np.asarray(log[i].observation, float).tolist())
@@ -138,9 +138,9 @@ def test_what_cannot_be_explored_is_refused(world):
     log = collect(jax.random.key(1), world, UniformPolicy(5), 2)
     source = PoolPosterior(world, world.levels.levels, jnp.int32(3))
     with pytest.raises(CouldaError, match="num_samples is 64; draw 1 to 63"):
-        explore(jax.random.key(0), world, log, source, {"chance": UniformPolicy(5)}, 64)
+        explore(jax.random.key(0), world, log, {"chance": UniformPolicy(5)}, source, num_samples=64)
     with pytest.raises(CouldaError, match="nothing to explore: 2 episodes, 0 policies"):
-        explore(jax.random.key(0), world, log, source, {})
+        explore(jax.random.key(0), world, log, {}, source)
 
 
 def test_the_table_is_the_comparison(comparison):

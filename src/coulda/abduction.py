@@ -22,7 +22,7 @@ from jax import Array
 from coulda.extras import require
 from coulda.mechanisms import Reparameterization
 from coulda.noise import Empirical, Independent, Noise, Normal, Point, has
-from coulda.scm import SCM, Mechanism, SCMError
+from coulda.scm import SCM, SCMError
 from coulda.scm.graph import ancestors
 
 __all__ = ["ENGINES", "NUTS", "Abduction", "Enumeration", "Evidence", "ImportanceSampling", "Inversion", "Posterior"]
@@ -151,7 +151,7 @@ class NUTS(eqx.Module):
             _, log_likelihood = _ancestral_pass(scm, evidence, noise_of(walker, draw))
             return log_likelihood + sum(Normal().log_prob(z) for z in walker.values())
 
-        walkers = _nuts(key_chain, log_density, start, self.num_warmup, num_samples)
+        walkers = nuts_chain(key_chain, log_density, start, self.num_warmup, num_samples)
         noise, log_likelihood = jax.vmap(lambda w, f: _ancestral_pass(scm, evidence, noise_of(w, f)))(walkers, fresh)
         possible = jnp.where(jnp.isfinite(log_likelihood), 0.0, -jnp.inf)
         return Posterior(Empirical(noise, possible), exact=False)
@@ -257,7 +257,7 @@ def invert_affine(function: Callable[[Array], Array], prior: Any, value: Array, 
     return noise, prior.log_prob(noise) - jnp.linalg.slogdet(jacobian)[1]
 
 
-def _nuts(key: Array, log_density, start: Any, num_warmup: int, num_samples: int) -> Any:
+def nuts_chain(key: Array, log_density, start: Any, num_warmup: int, num_samples: int) -> Any:
     """Positions `[num_samples, ...]` of one chain, step size and mass matrix adapted in warm-up."""
     blackjax: Any = require("blackjax", extra="mcmc")
     key_warmup, key_sample = jax.random.split(key)

@@ -18,10 +18,10 @@ from coulda.storage import replace_file, replace_json
 
 STYLES = {"calibrated": "green", "not calibrated": "red", "says nothing more than the prior": "yellow"}
 CAPTION = (
-    "Ranks of the truth among the draws, over simulated episodes. Where draws are right, all ranks are as frequent, and "
-    "99 of 100 bars end in the gray band. Heaps at one end: the draws are shifted. Heaps at both: they are too narrow; in "
-    "the middle: too wide. The last panel is the share of episodes whose truth lies in a region that holds so many of the "
-    "draws."
+    "Ranks of the truth among the draws, over simulated episodes. Where draws are right, all ranks are as frequent, "
+    "and 99 of 100 bars end in the gray band. Heaps at one end: the draws are shifted. Heaps at both: they are too "
+    "narrow; in the middle: too wide. The last panel is the share of episodes whose truth lies in a region that holds "
+    "so many of the draws."
 )
 
 
@@ -46,10 +46,11 @@ class Calibrate:
     """The model, in which episodes are simulated."""
     policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A policy whose counterfactual returns are ranked; may be given several times. Any action by default."""
-    scenarios: str | None = None
-    """A source of scenarios, a function of the model; by default the exact posterior, where one is known."""
+    scenarios: str = "auto"
+    """Where scenarios come from: exact, observed, particles, tempered, nuts, prior, or a function of the model that
+    returns a source; by default the first of those that can infer them."""
     steps: tuple[int, ...] = ()
-    """The values of t, each asked by itself: scenarios given the first t observations; all of the episode by default."""
+    """The values of t, each asked by itself: scenarios given the first t observations; the whole episode by default."""
     episodes: int = 500
     """The number of simulated episodes, for each t. Four times as many find what is half as large."""
     draws: int = 63
@@ -65,11 +66,14 @@ class Calibrate:
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
             check_place(self.out)
         recipe = CalibrationRecipe(self.model, self.policy, self.scenarios, self.steps, self.episodes, self.draws)
+        with bar("choosing where scenarios come from", None):
+            why = recipe.choice.why
         total = self.episodes * max(len(self.steps), 1)
         with bar(f"calibrating on {self.episodes:,} simulated episodes", total) as advance:
             found = recipe.calibrate(jax.random.key(self.seed), advance)
         console = Console()
         console.print(table(found))
+        console.print(f"Scenarios: {_escape(why)}.", highlight=False)
         headline, *others = found.sentences
         console.print(f"[{STYLES[found.verdict]}]{_escape(headline)}[/]", highlight=False)
         for sentence in others:
@@ -84,7 +88,7 @@ class Calibrate:
         replace_file(out / "calibration.svg", picture.encode())
         # By the last part of their paths, which differ between machines.
         names = {"model": self.model, "scenarios": self.scenarios}
-        config = {key: Path(value).name for key, value in names.items() if value is not None}
+        config = {key: Path(value).name for key, value in names.items()}
         config |= {"steps": list(self.steps), "episodes": self.episodes, "draws": self.draws}
         figure = Figure("Ranks and coverage", CAPTION, picture)
         facts = provenance({"calibrate": self.seed}, config)

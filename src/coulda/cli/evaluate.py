@@ -15,6 +15,7 @@ from coulda.episodes import Columns
 from coulda.evaluation import Comparison, Precision
 from coulda.evaluation.drawing import draw_errors, draw_estimates
 from coulda.executors import Executor
+from coulda.hindsight import Prior
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
 from coulda.report import Explorer, Report, explore, provenance, save_report, summarize, tabulate
@@ -37,8 +38,9 @@ class Evaluate:
     """A policy to evaluate; may be given several times."""
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free. Its `malformed` says which scenarios are."""
-    scenarios: str | None = None
-    """A source of scenarios, a function of the model; by default the exact posterior, where one is known."""
+    scenarios: str = "auto"
+    """Where scenarios come from: exact, observed, particles, tempered, nuts, prior, or a function of the model that
+    returns a source, file.py:name. By default the first that can infer them is chosen, and the table says why."""
     steps: tuple[int, ...] = ()
     """The values of t for CF-PE(t); the whole episode by default."""
     num_scenarios: int = 1
@@ -72,6 +74,10 @@ class Evaluate:
         recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
         total = None if self.model is None else len(recipe.episodes)
+        if recipe.on_scenarios is not None:
+            with bar("choosing where scenarios come from", None):
+                why = recipe.on_scenarios.choice.why
+            console.print(f"Scenarios: {why}.", highlight=False, soft_wrap=True, markup=False)
         with self._open(recipe) as executor, bar(f"evaluating on {len(recipe.episodes):,} episodes", total) as advance:
             comparison = recipe.compare(key, executor, advance)
         console.print(table(comparison))
@@ -104,11 +110,12 @@ class Evaluate:
 
     def _explorer(self, recipe: EvaluationRecipe) -> Explorer | None:
         found = recipe.on_scenarios
-        if found is None or found.scenarios is None:
+        if found is None or isinstance(found.choice.source, Prior):
             return None
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         first = next(iter(recipe.episodes.batches(self.explored)))
-        return explore(key, found.model, first, found.scenarios, recipe.named_policies, threshold=self.threshold)
+        source, policies = found.choice.source, recipe.named_policies
+        return explore(key, found.model, first, policies, source, threshold=self.threshold)
 
     def _write(self, out: Path, comparison: Comparison, explorer: Explorer | None) -> None:
         replace_json(out / "table.json", comparison.plain())

@@ -158,7 +158,9 @@ def _check_shapes(space: Any, field: str, column: Any, length: int, source: Sour
 def _check_values(field: str, part: Any, array: np.ndarray, lengths: np.ndarray, source: Source) -> np.ndarray:
     rest = tuple(range(1, array.ndim))
     if array.dtype.kind == "f":
-        wrong = np.isnan(array) if field != "log_prob" else np.isposinf(array)
+        wrong = np.isposinf(array) if field == "log_prob" else np.isnan(array)
+        if field.startswith("observation"):  # what is missing in an observation is NaN, and says nothing
+            wrong = np.zeros_like(wrong)
         text = "is not a number"
         _refuse_first(wrong.any(rest), lengths, lambda i: f"{_show(array[i])} {text}", field, source)
     # Missing log-probabilities are NaN, for which both comparisons are False.

@@ -18,7 +18,7 @@ from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor
-from coulda.hindsight import Prior, ScenarioSource
+from coulda.hindsight import ScenarioSource
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
@@ -164,7 +164,7 @@ def evaluate(
     model: POMDP,
     policy: Policy,
     log: Log,
-    scenarios: ScenarioSource | None = None,
+    scenarios: ScenarioSource | str = "auto",
     *,
     precision: Precision | None = None,
     advance: Advance | None = None,
@@ -176,15 +176,18 @@ def evaluate(
         model: the SCM we believe in.
         policy: the target π.
         log: the logged episodes. MB-PE takes from it the number of scenarios only.
-        scenarios: the source, such as `hindsight.given(steps=50)`; `Prior(model)`, which is MB-PE, by default.
+        scenarios: the source, such as `hindsight.given(steps=50)`, or its name; `choose`n for the model by default.
+            `Prior(model)` is MB-PE.
         precision: the level and the kind of the interval, and the scenarios per episode.
         advance: told how many episodes more are done.
     """
-    source = Prior(model) if scenarios is None else scenarios
-    check_table(log, {"policy": policy}, [OnScenarios(model, source)])
+    method = OnScenarios(model, scenarios)
+    check_table(log, {"policy": policy}, [method])
     run = Run(precision or Precision(), advance=advance or Run().advance)
+    source, why = method.choice
     rows = evaluate_sources(key, model, [source], reading_for([], log, {"policy": policy}), run)["policy"]
-    return next(iter(rows.values()))
+    found = next(iter(rows.values()))
+    return replace(found, details=found.details | {"scenarios from": why})
 
 
 ASSUMPTIONS = {"on-policy": 0, "IS": 1, "WIS": 1, "PDIS": 1, "WPDIS": 1, "DR": 2, "WDR": 2}

@@ -27,6 +27,7 @@ from coulda.evaluation.reading import Log
 from coulda.hindsight import ScenarioSource
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
+from coulda.pomdp.observing import weight_of
 from coulda.pomdp.scenario import at_step
 
 SMALL_SHIFT, LARGE_SHIFT = 0.05, 0.25
@@ -77,20 +78,22 @@ class Replay(eqx.Module):
     """Steps of the history."""
 
 
-def replay(model: POMDP, scenario: Scenario, episode: Episode, steps: Array, *, exactly: bool) -> Replay:
+def replay(
+    model: POMDP, scenario: Scenario, episode: Episode, steps: Array, *, exactly: bool, rewards: bool = True
+) -> Replay:
     """Run the logged actions on `scenario`, and compare with what was logged up to h_t, t = `steps`.
 
     Observations must come out as logged, `exactly`; or be possible in the states that come out, where the noise of
-    observations was not inferred.
+    observations was not inferred. So must `rewards`, where they were evidence.
     """
-    states, observations, rewards = run_actions(model, scenario, episode.action)
+    states, observations, paid = run_actions(model, scenario, episode.action)
     if exactly:
         seen = jnp.stack(jax.tree.leaves(jax.tree.map(_same_rows, observations, episode.observation))).all(0)
     else:
-        seen = jax.vmap(model.observation_log_prob)(episode.observation, states) > -jnp.inf
-    paid = jnp.concatenate([jnp.ones(1, bool), _same_rows(rewards, episode.reward)])
+        seen = jax.vmap(lambda o, s: weight_of(model, o, s))(episode.observation, states) > -jnp.inf
+    agrees = jnp.concatenate([jnp.ones(1, bool), _same_rows(paid, episode.reward) | (not rewards)])
     within = jnp.arange(model.horizon + 1) < jnp.minimum(steps, episode.length + 1)
-    return Replay(jnp.sum(within & paid & seen), jnp.sum(within))
+    return Replay(jnp.sum(within & agrees & seen), jnp.sum(within))
 
 
 def run_actions(model: POMDP, scenario: Scenario, actions: Any) -> tuple[Any, Any, Array]:
@@ -111,9 +114,12 @@ def run_actions(model: POMDP, scenario: Scenario, actions: Any) -> tuple[Any, An
 
 
 def _same_rows(a: Array, b: Array) -> Array:
-    """Whether rows are equal, numbers to 1e-3 of their size: inferred noise passes through float32 and back."""
+    """Whether rows are equal, numbers to 1e-3 of their size: inferred noise passes through float32 and back.
+
+    What is missing in the second is equal to anything.
+    """
     a, b = a.reshape(len(a), -1).astype(float), b.reshape(len(b), -1).astype(float)
-    return (jnp.abs(a - b) <= 1e-3 * (1 + jnp.abs(b))).all(1)
+    return ((jnp.abs(a - b) <= 1e-3 * (1 + jnp.abs(b))) | jnp.isnan(b)).all(1)
 
 
 class Shift(eqx.Module):

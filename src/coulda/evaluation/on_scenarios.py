@@ -6,6 +6,7 @@ with t > 0 it is CF-PE(t). All policies are run on the same scenarios, so that t
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -14,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
+from coulda.evaluation.inferred import Inferred, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.model_checks import (
@@ -35,10 +38,15 @@ from coulda.evaluation.reading import Log, Reading, batch_sizes, generator, padd
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import simulation_diagnostic
 from coulda.executors import Work, check_made_of, fingerprint, gather
-from coulda.hindsight import Prior, ScenarioSource
+from coulda.hindsight import Choice, Inference, Prior, ScenarioSource
+from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
+
+
+TINY = 1e-300
+"""In the place of a variance of zero, by which nothing is divided."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,9 @@ class OnScenarios(Method):
 
     model: POMDP
     """The SCM we believe in. It says itself which scenarios are malformed; they are scored as they fall."""
-    scenarios: ScenarioSource | None = None
-    """Where scenarios come from, such as `Exact(model)`; the model's prior by default, which is MB-PE alone."""
+    scenarios: ScenarioSource | str = "auto"
+    """Where scenarios come from: a source, such as `Particles(model)`, or the name of one. By default the first that
+    can infer them is `choose`n; `Prior(model)` is MB-PE alone."""
     steps: tuple[int, ...] | None = None
     """The values of t, 0 being MB-PE; by default 0 and all that the source was given."""
     estimated_from: Log | None = None
@@ -68,22 +77,35 @@ class OnScenarios(Method):
         """The model must be able to see what was logged, to do what was done, and to go on for as long."""
         check_log_fits(self.model, log)
 
+    @cached_property
+    def choice(self) -> Choice:
+        """The source, and why it is that one; the prior where none can infer anything."""
+        try:
+            return chosen(self.model, self.scenarios)
+        except CouldaError as error:
+            if self.scenarios != "auto":
+                raise
+            return Choice(Prior(self.model), f"the prior alone, so that there is no hindsight: {error}")
+
     @property
     def sources(self) -> tuple[ScenarioSource, ...]:
         """One for each row: the source at each t."""
-        if self.scenarios is None:
-            return (Prior(self.model),)
+        source = self.choice.source
+        if isinstance(source, Prior):
+            return (source,)
         if self.steps is not None:
-            return tuple(self.scenarios.given(t) for t in self.steps)
-        nothing = self.scenarios.given(0)
-        return (nothing,) if int(self.scenarios.steps) == 0 else (nothing, self.scenarios)
+            return tuple(source.given(t) for t in self.steps)
+        nothing = source.given(0)
+        return (nothing,) if int(source.steps) == 0 else (nothing, source)
 
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """Estimates of all policies by every source, from one pass over the log. Consumes `key`."""
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
         found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
         for name, methods in found.items():
-            _blame_model(methods, self.scenarios is None or self.scenarios.knows_the_prior)
+            _blame_model(methods, self.choice.source.knows_the_prior)
+            for estimate in methods.values():
+                estimate.details["scenarios from"] = self.choice.why
             if self.estimated_from is not None:
                 policy = reading.policies[name]
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
@@ -117,6 +139,7 @@ class OnBatch(eqx.Module):
     replay: Replay
     shift: Shift
     malformed: Array
+    inference: Inference
 
 
 @dataclass
@@ -129,6 +152,7 @@ class Tally:
     steps: float = 0.0
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
+    inference: Inferred = field(default_factory=Inferred)
     flaws: dict[str, tuple[int, str]] = field(default_factory=dict)
     """By policy: the first number that is none, and where it was met."""
 
@@ -146,6 +170,7 @@ class Tally:
         self.steps += float(np.sum(found.replay.steps))
         self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
         self.shifts.add(found.shift)
+        self.inference.add(found.inference)
 
 
 def evaluate_sources(
@@ -171,7 +196,10 @@ def evaluate_sources(
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulated + _diagnostics(model, source, reading, tally)
         for name in policies:
-            estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision)
+            hindsight = int(source.steps) > 0
+            estimate = _estimate(
+                method_name(source, model), tally, name, shared, key_interval, run.precision, hindsight
+            )
             rows[name][estimate.method] = estimate
     return rows
 
@@ -213,27 +241,34 @@ def _on_batch(
     def one(source: ScenarioSource, key: Array, inputs: Any) -> OnBatch:
         # Programs of their own, so that inference is compiled once and not for each set of policies.
         infer = eqx.Partial(_infer, model, source, key, scenarios, repeated)
-        drawn, replayed, shifted, malformed = run(infer, inputs)
+        drawn, replayed, shifted, malformed, inference = run(infer, inputs)
         scored = {name: run(eqx.Partial(_returns, model, policy), (drawn,)) for name, policy in policies.items()}
         returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
-        return OnBatch(returns, flaws, replayed, shifted, malformed)
+        return OnBatch(returns, flaws, replayed, shifted, malformed, inference)
 
     return lambda key, inputs: [one(source, key, inputs) for source in sources]
 
 
 def _infer(
     model: POMDP, source: ScenarioSource, key: Array, scenarios: int, repeated: bool, episode: Episode, index: Array
-) -> tuple[Scenario, Replay, Shift, Array]:
+) -> tuple[Scenario, Replay, Shift, Array, Inference]:
     """Scenarios `[M, ...]` of one episode, how they replay the log, how far from the prior they are, which are bad."""
-    source = informed(source, repeated, episode)
+    source, key = informed(source, repeated, episode), jax.random.fold_in(key, index)
+    drawn, inference = source.infer_many(key, episode, scenarios)
 
-    def one(key: Array) -> tuple[Scenario, Replay, Shift, Array]:
-        scenario = source.infer(key, episode)
-        replayed = replay(model, scenario, episode, source.steps, exactly=source.infers_observation_noise)
-        return scenario, replayed, shift(model, scenario, fresh(key, model), episode), model.malformed(scenario)
+    def one(key: Array, scenario: Scenario) -> tuple[Replay, Shift, Array]:
+        replayed = replay(
+            model,
+            scenario,
+            episode,
+            source.steps,
+            exactly=source.infers_observation_noise,
+            rewards=source.weighs_rewards,
+        )
+        return replayed, shift(model, scenario, fresh(key, model), episode), model.malformed(scenario)
 
-    drawn, replays, shifts, malformed = jax.vmap(one)(jax.random.split(jax.random.fold_in(key, index), scenarios))
-    return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed
+    replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, scenarios), drawn)
+    return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference
 
 
 def informed(source: ScenarioSource, repeated: bool, episode: Episode) -> ScenarioSource:
@@ -262,6 +297,7 @@ def method_name(source: ScenarioSource, model: POMDP) -> str:
 def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
     """What all policies share: checks of the scenarios, and of the log."""
     found = replay_diagnostic(tally.agrees, tally.steps) + missing_end(source, reading.log) + log_diagnostics(reading)
+    found = tally.inference.diagnostics() + found
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
     if reading.log.schema.last_observation == "logged":
         found = tally.shifts.diagnostic() + found
@@ -271,9 +307,18 @@ def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: 
 
 
 def _estimate(
-    method: str, tally: Tally, policy: str, shared: tuple[Diagnostic, ...], key: Array, precision: Precision
+    method: str,
+    tally: Tally,
+    policy: str,
+    shared: tuple[Diagnostic, ...],
+    key: Array,
+    precision: Precision,
+    hindsight: bool,
 ) -> Estimate:
-    """Of one policy: an episode's term is the mean over its scenarios."""
+    """Of one policy: an episode's term is the mean over its scenarios, so that the interval covers how uncertain they are.
+
+    With `hindsight` it is told how much of the variance is that of inference, and how much of the return it knows.
+    """
     terms = np.concatenate(tally.means[policy])
     if policy in tally.flaws:
         return flawed(method, *tally.flaws[policy], len(terms))
@@ -283,6 +328,12 @@ def _estimate(
         within = float(np.concatenate(tally.variances[policy]).mean())
         between = max(float(terms.var(ddof=1)) - within / precision.scenarios, 0.0)
         details |= {"variance between episodes": between, "variance within an episode": within}
+        if hindsight:
+            error = within / precision.scenarios
+            details["share of the variance that is inference"] = error / max(between + error, TINY)
+            shared = (*shared, information_diagnostic(between / max(between + within, TINY)))
+    if hindsight and (evidence := tally.inference.log_evidence) is not None:
+        details["log evidence"] = evidence
     found = precision.of_returns(generator(key), ratios)
     return Estimate(
         method,

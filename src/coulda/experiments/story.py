@@ -126,7 +126,9 @@ def make_report(
     shown: EpisodeLog = next(iter(log.batches()))[: preset.shown]
     model = pipeline.environment("scenarios")
     source = Learned(model, network)
-    explorer = explore(pipeline.key("explorer"), model, shown, source, policies, preset.samples, threshold=SOLVED)
+    explorer = explore(
+        pipeline.key("explorer"), model, shown, policies, source, num_samples=preset.samples, threshold=SOLVED
+    )
     curves = Figure(
         "Search on inferred and on imagined scenarios",
         "Levels that nobody has seen before, solved by the policy, against updates. CF-GPS infers the level of each "

@@ -3,9 +3,9 @@
 Draw a scenario u from the model's prior, and let somebody act on it: then u itself is one draw of p(U | h) for the
 history h that was left. Among the draws of a right source no rank of it is likelier than another (simulation-based
 calibration: Talts et al., 2018). That holds of every number that is a function of u and h: of coordinates of the noise,
-of log p(h | u) (Modrák et al., 2023), of the distance to a random point (TARP: Lemos et al., 2023), and of what all this
-is for, the counterfactual return G^π(u). The prior passes the tests of coordinates and returns, whatever was seen: how
-much nearer to the truth the draws are than the prior's is told besides.
+of log p(h | u) (Modrák et al., 2023), of the distance to a random point (TARP: Lemos et al., 2023), and of what all
+this is for, the counterfactual return G^π(u). The prior passes the tests of coordinates and returns, whatever was seen:
+how much nearer to the truth the draws are than the prior's is told besides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from coulda.hindsight.likelihood import Evidence, seen_in
 from coulda.hindsight.particles import Sampler, check_size
 from coulda.hindsight.source import FINE, ScenarioSource, fresh
 from coulda.noise import Point, merge
-from coulda.policies import AnyActionPolicy
+from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density
 from coulda.progress import Advance
@@ -482,7 +482,7 @@ def _check(source: ScenarioSource, model: POMDP, policies: Mapping[str, Policy],
             "source over that model, since only its own noise can be ranked."
         )
     behavior = getattr(source, "behavior", None)
-    return AnyActionPolicy(model) if behavior is None else behavior
+    return AnyAction.of(model) if behavior is None else behavior
 
 
 def _inferred(source: ScenarioSource) -> frozenset[str]:

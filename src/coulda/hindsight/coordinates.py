@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.noise import Iid, Independent, NoiseDistribution, Normal, Point, drawn, has
+from coulda.noise import Iid, Independent, NoiseDistribution, Point, drawn, has
 
 Position = list[Any]
 """Of one draw: standard normal numbers for each continuous part, and the value itself for any other."""
@@ -54,6 +54,15 @@ class Coordinates(eqx.Module):
         """The noise at a position."""
         values = iter([_value(part, x) for part, x in zip(self._parts(), position, strict=True)])
         return _shaped(self.distribution, values)
+
+    def normals(self, position: Position) -> list[Array]:
+        """The standard normal coordinates, of the continuous parts alone."""
+        return [x for part, x in zip(self._parts(), position, strict=True) if part.continuous]
+
+    def with_normals(self, position: Position, normals: list[Array]) -> Position:
+        """The position with other normal coordinates."""
+        given = iter(normals)
+        return [next(given) if part.continuous else x for part, x in zip(self._parts(), position, strict=True)]
 
     def moved(self, position: Position, fresh: Position, scale: Array, chosen: Array, dice: Array) -> Position:
         """A proposal that leaves the prior invariant.
@@ -116,8 +125,3 @@ def _value(part: _Part, position: Any) -> Any:
 def _over(chosen: Array, leaf: Array) -> Array:
     """`chosen`, shaped to be broadcast over the trailing axes of a leaf."""
     return jnp.broadcast_to(jnp.reshape(chosen, chosen.shape + (1,) * (leaf.ndim - chosen.ndim)), leaf.shape)
-
-
-def normal_log_density(position: Position) -> Array:
-    """Log-density of standard normal coordinates."""
-    return sum((Normal().log_prob(x) for x in position if jnp.issubdtype(x.dtype, jnp.inexact)), jnp.zeros(()))

@@ -14,9 +14,10 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from coulda.errors import CouldaError
-from coulda.hindsight.gaussian import gaussian_noise
+from coulda.hindsight.gaussian import gaussian_log_evidence, gaussian_noise
 from coulda.hindsight.source import (
     ALL_STEPS,
+    Inference,
     ScenarioSource,
     action_noise,
     fresh,
@@ -69,11 +70,24 @@ class Exact(ScenarioSource):
             inferred = eqx.tree_at(lambda s: s.action, inferred, actions)
         return _only_history(inferred, noise, length)
 
+    @property
+    def weighs_rewards(self) -> bool:
+        """Where the states are finite, or seen."""
+        return isinstance(self.model, FinitePOMDP) or self.model.C is None
+
+    def infer_many(self, key: Array, episode: Episode, count: int) -> tuple[Scenario, Inference]:
+        """Each by itself; the evidence is that of the filter."""
+        drawn, _ = super().infer_many(key, episode, count)
+        return drawn, Inference.exact(self.log_evidence(episode))
+
     def log_evidence(self, episode: Episode) -> Array:
-        """Log p(h_t) of observations and rewards under a finite model; -inf for what it holds to be impossible."""
-        if not isinstance(self.model, FinitePOMDP):
-            raise CouldaError(f"log_evidence is for finite models; this is a {type(self.model).__name__}.")
+        """Log p(h_t), -inf for what the model holds to be impossible.
+
+        Of observations, ends and rewards in a finite model; of observations in a linear-Gaussian one.
+        """
         length = history_length(episode, self.steps)
+        if isinstance(self.model, LinearGaussianPOMDP):
+            return gaussian_log_evidence(self.model, episode, length)
         _, log_filter = filter_states(self.model, self.behavior, episode, length)
         return jnp.where(length == 0, 0.0, logsumexp(log_filter[jnp.maximum(length - 1, 0)]))
 

@@ -34,8 +34,7 @@ def _invert(model: LinearGaussianPOMDP, episode: Episode, noise: Scenario) -> tu
 
 def _smooth(model: LinearGaussianPOMDP, episode: Episode, length: Array, noise: Scenario) -> tuple[Scenario, Array]:
     simulated = _observations(model, episode.action, noise)
-    seen = jnp.arange(simulated.shape[0]) < length
-    correction = smoothed_noise(model, episode.observation - simulated, seen)
+    correction = smoothed_noise(model, episode.observation - simulated, _seen(episode, length))
     inferred = Scenario(
         initial=noise.initial + correction.initial,
         transition=noise.transition + correction.transition,
@@ -84,6 +83,35 @@ def smoothed_noise(model: LinearGaussianPOMDP, residual: Array, seen: Array) -> 
         observation=errors @ model.observation_scale,
         action=(),
     )
+
+
+def gaussian_log_evidence(model: LinearGaussianPOMDP, episode: Episode, length: Array) -> Array:
+    """Log p(o_1 … o_t | a_1 …), for t = `length`: the Kalman filter's, or of the residuals where the state is seen."""
+    seen = _seen(episode, length)
+    zero = jnp.zeros_like(model.initial_mean)
+    C, scale = (jnp.eye(len(zero)), 0.0 * jnp.eye(len(zero))) if model.C is None else (model.C, model.observation_scale)
+    assert scale is not None
+
+    def forward(belief: _Belief, inputs: tuple[Array, Array, Array]) -> tuple["_Belief", Array]:
+        o, known, action = inputs
+        spread = C @ belief.covariance @ C.T + scale @ scale.T
+        density = jax.scipy.stats.multivariate_normal.logpdf(o, C @ belief.mean, spread)
+        gain = jnp.where(known, belief.covariance @ C.T @ jnp.linalg.inv(spread), 0.0)
+        mean = belief.mean + gain @ (o - C @ belief.mean)
+        updated = belief.covariance - gain @ C @ belief.covariance
+        onward = model.transition(mean, action, zero)
+        covariance = model.A @ updated @ model.A.T + model.transition_scale @ model.transition_scale.T
+        return _Belief(onward, covariance), jnp.where(known, density, 0.0)
+
+    start = _Belief(model.initial(zero), model.initial_scale @ model.initial_scale.T)
+    actions = jnp.concatenate([episode.action, episode.action[-1:]])
+    observations = jnp.where(seen[:, None], episode.observation, 0.0)
+    return jnp.sum(jax.lax.scan(forward, start, (observations, seen, actions))[1])
+
+
+def _seen(episode: Episode, length: Array) -> Array:
+    """Which observations are known, `[T + 1]`: those of the history in which no number is missing."""
+    return (jnp.arange(episode.observation.shape[0]) < length) & ~jnp.isnan(episode.observation).any(1)
 
 
 class _Belief(NamedTuple):

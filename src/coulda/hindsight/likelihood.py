@@ -1,9 +1,9 @@
 """What a history says of a scenario: log p(h_t | u), step by step and for whole paths.
 
-Evidence is the observations; whether the episode was over, where the log does not stop before the model would; rewards
-where they take separate values, or with a stated standard deviation; and, of a planner, its actions, which tell of the
-state. A part of it is a density, the other holds or does not: the two are kept apart (`Agreement`), so that tempering can
-bring in both little by little.
+Evidence is the observations; whether the episode was over, where the log does not stop before the model would;
+rewards where they take separate values, or with a stated standard deviation; and, of a planner, its actions, which tell
+of the state. A part of it is a density, the other holds or does not: the two are kept apart (`Agreement`), so that
+tempering can bring in both little by little.
 """
 
 from typing import Any
@@ -128,7 +128,9 @@ class Evidence(eqx.Module):
         possible = jnp.isfinite(density)
         violations = jnp.where(wrong, 1.0, 0.0) + jnp.where(possible, 0.0, 1.0)
         return memory, Agreement(
-            jnp.where(seen.within & possible, density, 0.0), jnp.where(seen.within, violations, 0.0), seen.within & flawed
+            jnp.where(seen.within & possible, density, 0.0),
+            jnp.where(seen.within, violations, 0.0),
+            seen.within & flawed,
         )
 
     def of_reward(self, state: Any, next_state: Any, seen: Seen) -> Agreement:
@@ -177,8 +179,7 @@ class Evidence(eqx.Module):
 
 
 def separate_rewards(model: POMDP) -> bool:
-    """Whether rewards take separate values, so that they can be compared: they do not vary with the states little by
-    little, which the traced derivative tells."""
+    """Whether rewards take separate values: they do not vary with the states little by little, as their slope tells."""
     state = state_shapes(model)
     action = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.action_space.sample()))
     given = lambda pair: model.reward(pair[0], jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), action), pair[1])

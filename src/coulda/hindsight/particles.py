@@ -1,9 +1,9 @@
 """`Particles`: p(U | h_t) of any model, by a filter over noise, its genealogy, and moves of whole paths.
 
-Models here have f(s, a, u) and no transition density, often with fewer noises than states, so that backward smoothers do
-not apply. The prior over U is independent over time, and running u through f needs simulation only: particles are drawn
-forward, weighed by the evidence and resampled, and a path is what its last particle descends from. Paths of one ancestor
-differ too little; moves that leave the prior invariant (`coordinates`), accepted by the likelihood alone, spread them.
+Models here have f(s, a, u) and no transition density, often with fewer noises than states, so that backward smoothers
+do not apply. The prior over U is independent over time, and running u through f needs simulation only: particles are
+drawn forward, weighed by the evidence and resampled, and a path is what its last particle descends from. Paths of one
+ancestor differ too little; moves of whole paths (`moves`) spread them.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from jax.scipy.special import logsumexp
 from coulda.errors import CouldaError
 from coulda.hindsight.coordinates import Coordinates, Position
 from coulda.hindsight.likelihood import Agreement, Evidence, Seen, seen_in
-from coulda.hindsight.moves import Moves, Path
+from coulda.hindsight.moves import ISLANDS, Moves, Path
 from coulda.hindsight.source import (
     ALL_STEPS,
     FINE,
@@ -36,9 +36,6 @@ from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.observing import infers_noise
 from coulda.weights import effective_sample_size
 
-ISLANDS = 2
-"""Independent runs of which each has its share of the particles: how far they differ tells how far to believe them."""
-
 
 class Sampler(ScenarioSource):
     """What sources share that hold sampled noise against the evidence of an episode.
@@ -49,6 +46,8 @@ class Sampler(ScenarioSource):
 
     evidence: Evidence
     steps: Array
+    particles: eqx.AbstractVar[int]
+    """How many noises are tried at once."""
 
     @property
     def model(self) -> POMDP:
@@ -280,13 +279,17 @@ def systematic(offset: Array, weights: Array) -> Array:
 
 
 def _inference(islands: Filtered) -> Inference:
-    first = jnp.argmax(islands.reason > FINE)
+    wrong = islands.reason == NOT_A_NUMBER
+    # What one island can explain is explained; that the other cannot is a gap between them.
+    failed = wrong.any() | (islands.reason == IMPOSSIBLE).all()
+    first = jnp.argmax(wrong)
     return Inference(
         log_evidence=logsumexp(islands.log_evidence) - jnp.log(1.0 * ISLANDS),
         effective=jnp.sum(islands.distinct),
         gap=island_gap(islands.log_evidence),
-        reason=islands.reason[first],
-        step=islands.step[first],
+        r_hat=jnp.ones(()),
+        reason=jnp.where(failed, islands.reason[first], FINE),
+        step=jnp.where(failed, islands.step[first], -1),
     )
 
 

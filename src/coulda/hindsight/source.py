@@ -27,7 +27,7 @@ ALL_STEPS = 2**30
 
 
 FINE, IMPOSSIBLE, NOT_A_NUMBER = 0, 1, 2
-"""Why an inference failed: not at all; no scenario that was tried can have made what was seen; a density was NaN or +inf."""
+"""Why an inference failed: not at all; nothing that was tried can have made what was seen; a density is NaN or +inf."""
 
 
 class Inference(eqx.Module):
@@ -39,6 +39,8 @@ class Inference(eqx.Module):
     """How many different scenarios the answer rests on, about; infinite where it is exact."""
     gap: Array
     """Between the log evidence of two independent halves of the work; 0 where it is exact."""
+    r_hat: Array
+    """Of Markov chains, how much wider they are together than each; 1 where there are none."""
     reason: Array
     """`FINE`, or why it failed."""
     step: Array
@@ -47,9 +49,8 @@ class Inference(eqx.Module):
     @staticmethod
     def exact(log_evidence: Array | float = jnp.nan) -> "Inference":
         """Of a source that makes no error."""
-        return Inference(
-            jnp.asarray(log_evidence, float), jnp.asarray(jnp.inf), jnp.zeros(()), jnp.int32(FINE), jnp.int32(-1)
-        )
+        none, one, fine = jnp.zeros(()), jnp.ones(()), jnp.int32(FINE)
+        return Inference(jnp.asarray(log_evidence, float), jnp.asarray(jnp.inf), none, one, fine, jnp.int32(-1))
 
 
 class ScenarioSource(eqx.Module):
@@ -70,7 +71,7 @@ class ScenarioSource(eqx.Module):
 
     @property
     def infers_observation_noise(self) -> bool:
-        """Whether U_o comes from the posterior, so that replaying an episode gives its observations; else it is fresh."""
+        """Whether U_o comes from the posterior, so that replaying an episode gives its observations; or is fresh."""
         return True
 
     @property

@@ -1,7 +1,7 @@
 """`Tempered`: p(U | h_t) by bringing the evidence in little by little, for static unknowns and precise observations.
 
-Many whole scenarios begin as draws of the prior. The likelihood is raised to a power β that goes from 0 to 1 in steps that
-keep half of the effective sample size; at each, scenarios are resampled and moved (`coordinates`). No state is ever
+Many whole scenarios begin as draws of the prior. The likelihood is raised to a power β that goes from 0 to 1 in steps
+that keep half of the effective sample size; at each, scenarios are resampled and moved (`moves`). No state is ever
 resampled in the middle of a path, so that what is unknown from the beginning stays diverse.
 """
 
@@ -14,16 +14,14 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from coulda.hindsight.likelihood import Agreement, Evidence, Seen
-from coulda.hindsight.moves import Moves, Path, Population
-from coulda.hindsight.particles import ISLANDS, Sampler, check_size, filter_paths, island_gap, systematic
+from coulda.hindsight.moves import ISLANDS, Moves, Path, Population
+from coulda.hindsight.particles import Sampler, check_size, filter_paths, island_gap, systematic
 from coulda.hindsight.source import ALL_STEPS, FINE, IMPOSSIBLE, NOT_A_NUMBER, Inference
 from coulda.pomdp import POMDP, Actor
 
 MOST_TEMPERATURES = 60
 """Then what is left is done at once; an episode that needs more is not explained by the model."""
 BISECTIONS = 24
-LEARNING_RATE = 2.0
-"""Of the sizes of moves, per move."""
 SCOUTS = 64
 """Particles of the filter that finds out whether the log was cut short."""
 
@@ -49,8 +47,8 @@ class Tempered(Sampler):
         model: POMDP,
         behavior: Actor | None = None,
         *,
-        particles: int = 500,
-        moves: int = 10,
+        particles: int = 1000,
+        moves: int = 40,
         reward_scale: float | None = None,
     ):
         check_size("particles", particles, 2 * ISLANDS)
@@ -77,6 +75,7 @@ class Tempered(Sampler):
             log_evidence=logsumexp(islands.log_evidence) - jnp.log(1.0 * ISLANDS),
             effective=jnp.sum(jnp.where(islands.population.moved, 1.0, 0.0)),
             gap=island_gap(islands.log_evidence),
+            r_hat=jnp.ones(()),
             reason=jnp.where(fine, FINE, failed).astype(jnp.int32),
             step=jnp.where(fine, -1, scouts.step).astype(jnp.int32),
         )
@@ -112,7 +111,7 @@ def _tempered(key: Array, moves: Moves, size: int) -> _Island:
         old = island.population
         paths, agreement = jax.tree.map(lambda leaf: leaf[kept], (old.paths, old.agreement))
         population = Population(paths, agreement, old.log_scales, old.moved)
-        population = moves.moved(key_move, population, temperature, LEARNING_RATE)
+        population = moves.moved(key_move, population, temperature, fitted=True)
         return _Island(
             population,
             temperature,
@@ -123,9 +122,7 @@ def _tempered(key: Array, moves: Moves, size: int) -> _Island:
 
     first = moves.begun(moves.sampler.sample_paths(key_first, size))
     zero = jnp.zeros(())
-    return jax.lax.while_loop(
-        unfinished, step, _Island(first, zero, zero, first.agreement.flawed.any(), jnp.int32(0))
-    )
+    return jax.lax.while_loop(unfinished, step, _Island(first, zero, zero, first.agreement.flawed.any(), jnp.int32(0)))
 
 
 def _next_temperature(agreement: Agreement, temperature: Array) -> Array:

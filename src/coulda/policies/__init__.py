@@ -1,13 +1,13 @@
 """Policies π(a | h): they see observations, actions and rewards, never the state."""
 
 from coulda.policies.actor_critic import ActorCritic
-from coulda.policies.basic import AnyActionPolicy, Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
+from coulda.policies.basic import AnyAction, Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, paper_policy, save_policy
 from coulda.policies.trainable import FeedforwardPolicy, LinearGaussianPolicy, RecurrentPolicy
 
 __all__ = [
     "ActorCritic",
-    "AnyActionPolicy",
+    "AnyAction",
     "ConvLSTMPolicy",
     "FeedforwardPolicy",
     "LinearGaussianPolicy",

@@ -1,4 +1,4 @@
-"""Small policies: any action, uniform, a table, and two that are made of others."""
+"""Small policies: any action, a table, and two that are made of others."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from coulda.errors import CouldaError
 from coulda.noise import Categorical, Normal
-from coulda.pomdp import POMDP, ActionMechanism, Policy
+from coulda.pomdp import POMDP, Policy
 
 
 class UniformPolicy(Policy):
@@ -25,14 +25,16 @@ class UniformPolicy(Policy):
         return carry, Categorical(logits=jnp.zeros(self.num_actions))
 
 
-class AnyActionPolicy(Policy):
-    """Tries everything that can be done in a model: uniform over discrete actions, standard normal over others."""
+class AnyAction(Policy):
+    """A policy that tries everything: uniform over discrete actions, standard normal over others."""
 
     space: gymnasium.Space = eqx.field(static=True)
-    mechanism: ActionMechanism
+    mechanism: Any
 
-    def __init__(self, model: POMDP):
-        self.space, self.mechanism = model.action_space, model.action_mechanism
+    @classmethod
+    def of(cls, model: POMDP) -> "AnyAction":
+        """All that can be done in a model."""
+        return cls(model.action_space, model.action_mechanism)
 
     def __call__(self, carry: Any, observation: Any) -> tuple[Any, Any]:  # noqa: ARG002
         """The same in every history."""

@@ -4,8 +4,6 @@ from typing import Any
 
 import equinox as eqx
 import gymnasium
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -72,13 +70,6 @@ class LinearGaussianPOMDP(POMDP):
         if self.C is None or self.observation_scale is None:
             return state
         return self.C @ state + self.observation_scale @ u
-
-    def observation_log_prob(self, observation: Array, state: Array) -> Array:
-        """Gaussian with mean C s and covariance L_o L_oᵀ."""
-        if self.C is None or self.observation_scale is None:
-            return super().observation_log_prob(observation, state)
-        covariance = self.observation_scale @ self.observation_scale.T
-        return jnp.asarray(jax.scipy.stats.multivariate_normal.logpdf(observation, self.C @ state, covariance))
 
 
 def _real_space(size: int) -> gymnasium.spaces.Box:

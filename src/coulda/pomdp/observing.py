@@ -1,8 +1,8 @@
 """What an observation says of the state that made it, and of its own noise: derived where `observe` is affine in U_o.
 
-O = f(s, U_o) with f affine in the noise has a density that follows from the noise's own and the Jacobian, and so has the
-posterior of U_o. A user then writes neither. Where the noise is Gaussian, numbers of an observation may be missing (NaN):
-they carry no weight, and their noise keeps its prior.
+O = f(s, U_o) with f affine in the noise has a density that follows from the noise's own and the Jacobian, and so has
+the posterior of U_o. A user then writes neither. Where the noise is Gaussian, numbers of an observation may be missing
+(NaN): they carry no weight, and their noise keeps its prior.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def state_shapes(model: "POMDP") -> Any:
 
 def no_density(model: "POMDP") -> str | None:
     """Why log p(o | s) cannot be derived, and what to write; None where it can, or stands in the model."""
-    from coulda.pomdp.model import POMDP  # noqa: PLC0415 (the class whose default this is)
+    from coulda.pomdp.model import POMDP
 
     if type(model).observation_log_prob is not POMDP.observation_log_prob or _is_derived(model):
         return None
@@ -65,7 +65,7 @@ def noise_given(model: "POMDP", state: Any, observation: Any, fresh: Any) -> Any
 
 def infers_noise(model: "POMDP") -> bool:
     """Whether the posterior of U_o is known, so that inferred scenarios give the logged observations back."""
-    from coulda.pomdp.model import POMDP  # noqa: PLC0415
+    from coulda.pomdp.model import POMDP
 
     written = type(model).observation_posterior is not POMDP.observation_posterior
     return written or isinstance(model.observation_noise, Point) or _is_derived(model)
@@ -82,7 +82,7 @@ def weight_of(model: "POMDP", observation: Any, state: Any) -> Array:
 
 def _is_derived(model: "POMDP") -> bool:
     """Whether `observe` is affine in noise whose density is known, and can be solved for it."""
-    from coulda.pomdp.model import POMDP  # noqa: PLC0415
+    from coulda.pomdp.model import POMDP
 
     noise = model.observation_noise
     if isinstance(noise, Point) or not has(noise, "log_prob"):
@@ -126,14 +126,14 @@ def _affine(model: "POMDP", observation: Any, state: Any, fresh: Any | None) -> 
 def _given_gaussian(
     predict: Callable[[Array], Array], mean: Array, scale: Array, seen: Array, fresh: Array
 ) -> tuple[Array, Array]:
-    """The same for Gaussian noise, by conditioning (Matheron's rule): any matrix, and any of the numbers may be missing.
+    """The same for Gaussian noise, by conditioning (Matheron's rule): any matrix, and any number may be missing.
 
     Where the matrix does not depend on the state, neither does its factor, so that particles share one.
     """
     there = ~jnp.isnan(seen)
     seen = jnp.where(there, seen, 0.0)
     matrix = jax.jacfwd(predict)(jnp.zeros_like(fresh)) * jnp.where(there, 1.0, 0.0)[:, None]  # [m, n]
-    spread = (matrix * scale**2) @ matrix.T
+    spread = (matrix * scale[None] ** 2) @ matrix.T
     center = jnp.where(there, seen - predict(mean), 0.0)
     residual = jnp.where(there, seen - predict(fresh), 0.0)
     count = jnp.sum(jnp.where(there, 1.0, 0.0))

@@ -1,16 +1,17 @@
 """What `coulda calibrate` is asked, as names and numbers."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.hindsight import Calibration, ScenarioSource, calibrate
-from coulda.naming import load
-from coulda.policies import AnyActionPolicy
+from coulda.hindsight import Calibration, Choice, ScenarioSource, calibrate
+from coulda.hindsight.choosing import chosen
+from coulda.naming import load, named
+from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
-from coulda.recipes.evaluation import source_over
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class CalibrationRecipe:
     """The model, in which episodes are simulated."""
     policies: tuple[str, ...] = ()
     """Whose counterfactual returns are ranked, called by the last part of these names; any action by default."""
-    scenarios: str | None = None
-    """A function of the model that returns a source of scenarios; by default the exact posterior, if one is known."""
+    scenarios: str = "auto"
+    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, nuts, prior), or a function of the
+    model that returns a source."""
     steps: tuple[int, ...] = ()
     """The values of t of p(U | h_t); all of the episode by default."""
     episodes: int = 500
@@ -33,26 +35,31 @@ class CalibrationRecipe:
     draws: int = 63
     """Of each episode's scenario."""
 
+    @cached_property
+    def world(self) -> POMDP:
+        """The model, loaded."""
+        return load(self.model, POMDP)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The source, and why it is that one."""
+        if ":" not in self.scenarios:
+            return chosen(self.world, self.scenarios)
+        found = named(self.scenarios)(self.world)
+        if not isinstance(found, ScenarioSource):
+            raise CouldaError(f"'{self.scenarios}' makes a {type(found).__name__}, not a ScenarioSource")
+        return chosen(self.world, found)
+
     def calibrate(self, key: Array, advance: Advance | None = None) -> Calibration:
         """What is found. Consumes `key`."""
-        model = load(self.model, POMDP)
         policies = {name.rpartition(":")[2]: load(name, Policy) for name in self.policies}
         return calibrate(
             key,
-            self._source(model),
-            model,
-            policies or {"any action": AnyActionPolicy(model)},
+            self.choice.source,
+            self.world,
+            policies or {"any action": AnyAction.of(self.world)},
             episodes=self.episodes,
             draws=self.draws,
             steps=self.steps,
             advance=advance,
         )
-
-    def _source(self, model: POMDP) -> ScenarioSource:
-        found = source_over(model, self.scenarios)
-        if found is None:
-            name = type(model).__name__
-            raise CouldaError(f"no exact posterior is known for {name}; name a source of scenarios with --scenarios")
-        if not isinstance(found, ScenarioSource):
-            raise CouldaError(f"'{self.scenarios}' makes a {type(found).__name__}, not a ScenarioSource")
-        return found

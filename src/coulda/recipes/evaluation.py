@@ -13,9 +13,8 @@ from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, compare, model_free
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor, Work, WorkSpec
-from coulda.hindsight import Exact, ScenarioSource
 from coulda.naming import anywhere, load, named
-from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP, Policy
+from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
 
@@ -32,8 +31,9 @@ class EvaluationRecipe:
     """The policies' names; in the table they are called by the last part of these."""
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free."""
-    scenarios: str | None = None
-    """A function of the model that returns a source of scenarios; by default the exact posterior, if one is known."""
+    scenarios: str = "auto"
+    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, nuts, prior), or a function of the
+    model that returns a source."""
     steps: tuple[int, ...] = ()
     """The values of t of CF-PE(t); all of the episode by default."""
     environment: str | None = None
@@ -59,8 +59,8 @@ class EvaluationRecipe:
         if self.model is None:
             return None
         model = load(self.model, POMDP)
-        source = source_over(model, self.scenarios)
-        return OnScenarios(model, source, (0, *self.steps) if self.steps and source is not None else None)
+        source = named(self.scenarios)(model) if ":" in self.scenarios else self.scenarios
+        return OnScenarios(model, source, (0, *self.steps) if self.steps else None)
 
     @property
     def methods(self) -> list[Method]:
@@ -81,7 +81,7 @@ class EvaluationRecipe:
             "log": str(Path(self.log).resolve()),
             "policies": [anywhere(name) for name in self.policies],
             "model": anywhere(self.model),
-            "scenarios": None if self.scenarios is None else anywhere(self.scenarios),
+            "scenarios": anywhere(self.scenarios) if ":" in self.scenarios else self.scenarios,
         }
         return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})
 
@@ -96,13 +96,6 @@ class EvaluationRecipe:
             executor=executor,
             advance=advance,
         )
-
-
-def source_over(model: POMDP, scenarios: str | None) -> ScenarioSource | None:
-    """The source that a function of that name makes of the model; by default the exact posterior, if one is known."""
-    if scenarios is not None:
-        return named(scenarios)(model)
-    return Exact(model) if isinstance(model, FinitePOMDP | LinearGaussianPOMDP) else None
 
 
 def work(recipe: Mapping[str, Any]) -> Work:

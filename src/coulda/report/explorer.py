@@ -19,6 +19,7 @@ from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import run_actions
 from coulda.evaluation.on_scenarios import informed
 from coulda.hindsight import ScenarioSource
+from coulda.hindsight.choosing import chosen
 from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
 from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
 from coulda.report.frames import View, view_of
@@ -47,10 +48,10 @@ def explore(
     key: Array,
     model: POMDP,
     episodes: EpisodeLog,
-    source: ScenarioSource,
     policies: Mapping[str, Actor],
-    num_samples: int = 8,
+    scenarios: ScenarioSource | str = "auto",
     *,
+    num_samples: int = 8,
     view: View | None = None,
     threshold: float | None = None,
 ) -> Explorer:
@@ -60,8 +61,8 @@ def explore(
         key: consumed.
         model: the SCM we believe in.
         episodes: a log; some dozens are enough to look at.
-        source: a source of scenarios given an episode.
         policies: the policies by name. Planners are welcome: they see the state of the inferred scenario.
+        scenarios: a source of scenarios given an episode, or its name; `choose`n for the model by default.
         num_samples: draws of p(U | h) an episode, 1 to 63.
         view: how states are shown; see `view_of`.
         threshold: the return from which an episode is won; by default the mean return of these episodes.
@@ -72,27 +73,26 @@ def explore(
         raise CouldaError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
     view = view_of(model) if view is None else view
     repeated = episodes.schema.last_observation == "repeated"
-    keys = jax.vmap(lambda k: jax.random.split(k, num_samples))(jax.random.split(key, len(episodes)))
-    scenarios, observed, replayed = _infer(model, source, view, repeated, keys, episodes.padded(model.horizon))
+    keys, source = jax.random.split(key, len(episodes)), chosen(model, scenarios).source
+    drawn, observed, replayed = _infer(model, source, view, repeated, num_samples, keys, episodes.padded(model.horizon))
     # Programs of their own, so that policies that differ in their numbers only share one.
-    played = tuple(_run(model, policy, view, scenarios) for policy in policies.values())
+    played = tuple(_run(model, policy, view, drawn) for policy in policies.values())
     observed, replayed, played = jax.tree.map(np.asarray, (observed, replayed, played))
     returns = episodes.episode_returns
     explored = [_episode(i, view, episodes[i], observed[i], _at((replayed, played), i)) for i in range(len(episodes))]
-    chosen = float(returns.mean()) if threshold is None else threshold
-    return Explorer(view.scene, tuple(policies), num_samples, _short(chosen), tuple(explored))
+    won = float(returns.mean()) if threshold is None else threshold
+    return Explorer(view.scene, tuple(policies), num_samples, _short(won), tuple(explored))
 
 
 @eqx.filter_jit
 def _infer(
-    model: POMDP, source: ScenarioSource, view: View, repeated: bool, keys: Array, episodes: Episode
+    model: POMDP, source: ScenarioSource, view: View, repeated: bool, count: int, keys: Array, episodes: Episode
 ) -> tuple[Scenario, Array, Played]:
     """Scenarios `[N, S, ...]`, what was observed `[N, T + 1, ...]`, and the logged actions replayed."""
 
     def one(pair: tuple[Array, Episode]) -> tuple[Scenario, Array, Played]:
-        keys, episode = pair
-        known = informed(source, repeated, episode)
-        scenarios = jax.vmap(lambda key: known.infer(key, episode))(keys)
+        key, episode = pair
+        scenarios, _ = informed(source, repeated, episode).infer_many(key, episode, count)
         states, _, rewards = jax.vmap(lambda u: run_actions(model, u, episode.action))(scenarios)
         paid = jnp.where(episode.live[None], rewards, 0.0)
         replayed = Played(jax.vmap(jax.vmap(view.state))(states), episode.action, paid, episode.length)

@@ -13,6 +13,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
+from coulda.hindsight.choosing import chosen
 from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
 from coulda.search.objective import ReturnWeightedRegression
@@ -76,7 +77,8 @@ class PolicySearch(eqx.Module):
     Args:
         environment: the real world, in which the behavior policy μ collects episodes.
         model: the SCM we believe in, in which the planner acts. The environment is never asked for it.
-        scenarios: p(U | h_t) over the model. A source with a `behavior` is told who acted as μ changes.
+        scenarios: p(U | h_t) over the model, or the name of a source; "auto" `choose`s one for the model. A source with
+            a `behavior` is told who acted as μ changes.
         planner: λ: an actor, or a function that returns one for a `PlanningProblem`, such as `ExpertSchedule`; π^k
             itself by default.
         optimizer: the policy's, climbing: it is given the negated gradient, as optax expects.
@@ -89,7 +91,7 @@ class PolicySearch(eqx.Module):
 
     environment: POMDP
     model: POMDP
-    scenarios: ScenarioSource
+    scenarios: ScenarioSource | str
     optimizer: optax.GradientTransformation = eqx.field(static=True)
     planner: Actor | PlannerFor | None = None
     objective: Objective = eqx.field(default_factory=ReturnWeightedRegression)
@@ -106,7 +108,8 @@ class PolicySearch(eqx.Module):
     def init(self, policy: Policy) -> SearchState:
         """The state before the first step, μ being π^0. Nothing is drawn, so no key is taken."""
         optimizer_state = first_state(self.optimizer, policy)
-        first = SearchState(policy, policy, self.scenarios, optimizer_state, jnp.int32(0), jnp.int32(0))
+        source = chosen(self.model, self.scenarios).source
+        first = SearchState(policy, policy, source, optimizer_state, jnp.int32(0), jnp.int32(0))
         return on_all_devices(first)
 
     def step(self, key: Array, state: SearchState) -> tuple[SearchState, SearchInfo]:

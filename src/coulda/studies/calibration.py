@@ -17,7 +17,7 @@ import tyro
 from coulda.environments import LinearQuadratic, tiger
 from coulda.hindsight import Exact, Prior, calibrate
 from coulda.hindsight.calibration import ALPHA, holm, ranked, smooth_test
-from coulda.policies import AnyActionPolicy, TabularPolicy
+from coulda.policies import AnyAction, TabularPolicy
 from coulda.pomdp import POMDP, Policy
 from coulda.storage import replace_json
 
@@ -101,7 +101,7 @@ def worlds() -> dict[str, tuple[POMDP, Policy]]:
     )
     return {
         "tiger": (tiger(horizon=3, reparameterization="gumbel_max"), BOLD),
-        "linear-Gaussian": (hidden, AnyActionPolicy(hidden)),
+        "linear-Gaussian": (hidden, AnyAction.of(hidden)),
     }
 
 

@@ -13,7 +13,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.mechanisms import Reparameterization
 from coulda.noise import NoiseDistribution
-from coulda.policies import AnyActionPolicy
+from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, FinitePOMDP, Planner, Policy, Scenario, Trajectory, rollout
 from coulda.pomdp.scenario import LazyNoise, at_step
 from coulda.pomdp.walk import taken_log_probs
@@ -308,8 +308,8 @@ def scenarios_of(model: POMDP, keys: Array) -> Scenario:
 
 @eqx.filter_jit
 def trajectories_of(model: POMDP, scenarios: Scenario) -> Trajectory:
-    """What `AnyActionPolicy` meets in each scenario."""
-    actor = AnyActionPolicy(model)
+    """What `AnyAction` meets in each scenario."""
+    actor = AnyAction.of(model)
     return jax.vmap(lambda scenario: rollout(model, actor, scenario))(scenarios)
 
 
@@ -321,7 +321,7 @@ def first_of(tree: Any) -> Any:
 
 @eqx.filter_jit
 def _any_action(model: POMDP) -> Any:
-    _, distribution = AnyActionPolicy(model)((), None)
+    _, distribution = AnyAction.of(model)((), None)
     noise = model.action_mechanism.noise.sample(jax.random.key(0))
     return model.action_mechanism(distribution, noise)
 

@@ -1,0 +1,111 @@
+"""`choose`: the source for a model, and why: the first that does not refuse, tried on a few episodes of its own."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax import Array
+
+from coulda.errors import CouldaError
+from coulda.hindsight.exact import Exact
+from coulda.hindsight.nuts import Nuts
+from coulda.hindsight.observed import ObservedStates
+from coulda.hindsight.particles import Particles, Sampler
+from coulda.hindsight.source import FINE, Inference, Prior, ScenarioSource
+from coulda.hindsight.tempered import Tempered
+from coulda.policies import AnyAction
+from coulda.pomdp import POMDP, batched, rollout
+
+SOURCES: dict[str, Callable[[POMDP], ScenarioSource]] = {
+    "exact": Exact,
+    "observed": ObservedStates,
+    "particles": Particles,
+    "tempered": Tempered,
+}
+"""In the order in which they are tried."""
+PILOT = 8
+"""Episodes on which a sampler is tried."""
+FEW_EFFECTIVE = 30
+"""Different first noises below which draws of an episode are too much alike: the mean of 30 is off by a fifth of a
+posterior deviation."""
+LARGE_GAP = 2.0
+"""Nats between two halves' log evidence: weights of seven to one."""
+
+
+class Choice(NamedTuple):
+    """A source, and why it was chosen."""
+
+    source: ScenarioSource
+    why: str
+
+
+def choose(model: POMDP) -> Choice:
+    """The first source that can infer the scenarios of `model`: exact, from seen states, particles, tempered.
+
+    Samplers are tried on a few episodes of the model's own, under any actions, which takes seconds. Nothing is trained,
+    and no Markov chain is run.
+    """
+    refusals: list[str] = []
+    for name, make in SOURCES.items():
+        try:
+            source = make(model)
+        except CouldaError as error:
+            if name in ("particles", "tempered"):
+                raise CouldaError(_nothing(model, refusals, str(error))) from error
+            refusals.append(f"{name}: {error}")
+            continue
+        reason = _tried(source) if isinstance(source, Sampler) else None
+        if reason is None:
+            return Choice(source, _why(name, refusals))
+        refusals.append(f"{name}: {reason}")
+    raise CouldaError(_nothing(model, refusals, ""))
+
+
+def chosen(model: POMDP, scenarios: ScenarioSource | str) -> Choice:
+    """The source that is named, or `choose`n where that is "auto"; an own one is taken as it is."""
+    if isinstance(scenarios, ScenarioSource):
+        return Choice(scenarios, f"{type(scenarios).__name__}, as asked")
+    if scenarios == "auto":
+        return choose(model)
+    named = SOURCES | {"prior": Prior, "nuts": Nuts}
+    if scenarios not in named:
+        raise CouldaError(f"scenarios is {scenarios!r}; choose from {['auto', *named]} or give a source.")
+    return Choice(named[scenarios](model), f"{scenarios}, as asked")
+
+
+def _why(name: str, refusals: list[str]) -> str:
+    if not refusals:
+        return f"{name}, since the posterior is known"
+    return f"{name}, since {'; '.join(refusal.rstrip('.') for refusal in refusals)}"
+
+
+def _nothing(model: POMDP, refusals: list[str], last: str) -> str:
+    told = "; ".join(refusal.rstrip(".") for refusal in [*refusals, *([last] if last else [])])
+    return f"no source infers the scenarios of {type(model).__name__}: {told}."
+
+
+def _tried(source: Sampler) -> str | None:
+    """Why a sampler does not do on episodes of the model's own, or None where it does."""
+    found = jax.tree.map(np.asarray, _pilot(source, jax.random.split(jax.random.key(0), PILOT)))
+    if (found.reason != FINE).any():
+        return f"{int((found.reason != FINE).sum())} of {PILOT} simulated episodes could not be explained"
+    effective, gap = float(np.median(found.effective)), float(np.median(found.gap))
+    if effective < FEW_EFFECTIVE:
+        return f"{effective:.0f} of {source.particles:,} first noises survive"
+    if gap > LARGE_GAP:
+        return f"two halves of the particles differ by {gap:.1f} nats of log evidence"
+    return None
+
+
+@eqx.filter_jit
+def _pilot(source: Sampler, keys: Array) -> Inference:
+    model = source.model
+
+    def one(key: Array) -> Inference:
+        key_scenario, key_infer = jax.random.split(key)
+        episode = rollout(model, AnyAction.of(model), model.scenario_prior.sample(key_scenario)).episode
+        return source.infer_many(key_infer, episode, 1)[1]
+
+    return batched(one, keys)
