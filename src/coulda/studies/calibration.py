@@ -18,7 +18,7 @@ from coulda.environments import LinearQuadratic, tiger
 from coulda.hindsight import Exact, Prior, calibrate
 from coulda.hindsight.calibration import ALPHA, holm, ranked, smooth_test
 from coulda.policies import AnyAction, TabularPolicy
-from coulda.pomdp import POMDP, Policy
+from coulda.pomdp import FinitePOMDP, LinearGaussianPOMDP, Policy
 from coulda.storage import replace_json
 
 SHIFTS = (0.1, 0.15, 0.2, 0.25, 0.3)
@@ -34,7 +34,7 @@ class Calibrating:
 
     repeats: int = 1000
     """Of each size of error."""
-    models: int = 200
+    models: int = 100
     """Calibrations of each model."""
     episodes: int = 500
     """In each."""
@@ -72,7 +72,7 @@ class Calibrating:
         others = [smooth_test(rng.uniform(size=self.episodes)) for _ in range(self.quantities - 1)]
         return bool(holm([smooth_test(ranks / (self.draws + 1)), *others]).min() < ALPHA)
 
-    def _on_model(self, model: POMDP, policy: Policy) -> dict[str, float]:
+    def _on_model(self, model: FinitePOMDP | LinearGaussianPOMDP, policy: Policy) -> dict[str, float]:
         """Of exact posteriors and of the prior, each share of the verdicts."""
         shares: dict[str, float] = {}
         policies = {"it": policy}
@@ -85,7 +85,7 @@ class Calibrating:
         return {name: round(share, 4) for name, share in sorted(shares.items())}
 
 
-def worlds() -> dict[str, tuple[POMDP, Policy]]:
+def worlds() -> dict[str, tuple[FinitePOMDP | LinearGaussianPOMDP, Policy]]:
     """Two small models with exact posteriors, discrete and continuous."""
     hidden = LinearQuadratic(
         A=[[0.9, 0.2], [-0.1, 0.8]],
