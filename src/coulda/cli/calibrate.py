@@ -33,13 +33,13 @@ class Calibrate:
     then the noise that really was behind it is like one of them: no rank among them is likelier than another. This is
     asked of coordinates of the noise, of log p(h | u), of the distance to a random point (TARP), and of each policy's
     counterfactual return. Draws of the prior pass that too, so the share of the prior's error that hindsight removes is
-    told besides. The verdict is one of
-      calibrated                          no fault was found, and hindsight tells something
-      not calibrated                      which quantity, and how: shifted, too narrow, too wide
-      says nothing more than the prior    CF-PE would be MB-PE
-    A right source is found at fault once in a hundred times. That the model is right is not asked: `coulda evaluate`
-    holds it against a log. Models, policies and sources are named `module:name` or `file.py:name`: an object, or a
-    function that makes it.
+    told besides.
+
+    The verdict is "calibrated": no fault was found, and hindsight tells something; "not calibrated": which quantity, and
+    how (shifted, too narrow, too wide); or "says nothing more than the prior": CF-PE would be MB-PE. A right source is
+    found at fault once in a hundred times. That the model is right is not asked: `coulda evaluate` holds it against a log.
+
+    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it.
     """
 
     model: str

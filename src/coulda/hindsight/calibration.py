@@ -36,8 +36,8 @@ CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more 
 ALPHA = 0.01
 """The probability with which a right source is found at fault, over all of its quantities together (Holm), and with
 which draws of the prior are taken for more. Measured at the default sizes, with one quantity of twelve wrong: 1 % where
-it is right; 24, 66, 92 and 99 % where it is shifted by 0.15, 0.2, 0.25 and 0.3 deviations; 26, 77 and 99.5 % where it is
-0.9, 0.85 and 0.8 times as wide as it should be (`results/evaluation/calibration.json`)."""
+it is right; 24, 66, 92 and 99 % where it is shifted by 0.15, 0.2, 0.25 and 0.3 deviations; 26, 77 and 99.5 % where it
+is 0.9, 0.85 and 0.8 times as wide as it should be (`results/evaluation/calibration.json`)."""
 FEWEST_DRAWS = 10
 """With fewer a rank says little: nine draws and the truth have ten ranks."""
 COORDINATES = 3
