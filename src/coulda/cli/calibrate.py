@@ -35,9 +35,10 @@ class Calibrate:
     counterfactual return. Draws of the prior pass that too, so the share of the prior's error that hindsight removes is
     told besides.
 
-    The verdict is "calibrated": no fault was found, and hindsight tells something; "not calibrated": which quantity, and
-    how (shifted, too narrow, too wide); or "says nothing more than the prior": CF-PE would be MB-PE. A right source is
-    found at fault once in a hundred times. That the model is right is not asked: `coulda evaluate` holds it against a log.
+    The verdict is "calibrated": no fault was found, and hindsight tells something; "not calibrated": which quantity,
+    and how (shifted, too narrow, too wide); or "says nothing more than the prior": CF-PE would be MB-PE. A right source
+    is found at fault once in a hundred times. That the model is right is not asked: `coulda evaluate` holds it against
+    a log.
 
     Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it.
     """
