@@ -1,7 +1,9 @@
-"""Scenario sources p(U | h_t): the prior, exact posteriors, sampled and learned ones."""
+"""Scenario sources p(U | h_t): the prior, exact posteriors, sampled and learned ones; and whether to believe them."""
 
+from coulda.hindsight.calibration import Calibration, Quantity, calibrate
 from coulda.hindsight.choosing import Choice, choose
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
+from coulda.hindsight.drawing import draw_calibration
 from coulda.hindsight.exact import Exact
 from coulda.hindsight.learned import Learned, LearnedOnline
 from coulda.hindsight.nuts import Nuts
@@ -11,6 +13,7 @@ from coulda.hindsight.source import Inference, Prior, ScenarioSource
 from coulda.hindsight.tempered import Tempered
 
 __all__ = [
+    "Calibration",
     "Choice",
     "ConvDRAW",
     "Exact",
@@ -21,9 +24,12 @@ __all__ = [
     "ObservedStates",
     "Particles",
     "Prior",
+    "Quantity",
     "ScenarioSource",
     "Tempered",
+    "calibrate",
     "choose",
+    "draw_calibration",
     "load_scenario_model",
     "save_scenario_model",
 ]

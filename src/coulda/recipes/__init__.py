@@ -6,6 +6,7 @@ the exact solver and `scenario_model` its model p(U | h_t). `held_out` measures 
 and `running` says where a run is kept. A recipe is a frozen dataclass, and presets are values of it.
 """
 
+from coulda.recipes.calibration import CalibrationRecipe
 from coulda.recipes.evaluation import EvaluationRecipe
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
@@ -46,6 +47,7 @@ __all__ = [
     "SMALLEST_POLICY",
     "SOKOBAN_WORLDS",
     "WORLDS",
+    "CalibrationRecipe",
     "EvaluationRecipe",
     "HeldOut",
     "ImpalaRecipe",

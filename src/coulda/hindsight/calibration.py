@@ -1,0 +1,541 @@
+"""`calibrate`: whether a source's draws are draws of p(U | h_t), and whether they say more than the prior.
+
+Draw a scenario u from the model's prior, and let somebody act on it: then u itself is one draw of p(U | h) for the
+history h that was left. Among the draws of a right source no rank of it is likelier than another (simulation-based
+calibration: Talts et al., 2018). That holds of every number that is a function of u and h: of coordinates of the noise,
+of log p(h | u) (Modrák et al., 2023), of the distance to a random point (TARP: Lemos et al., 2023), and of what all
+this is for, the counterfactual return G^π(u). The prior passes the tests of coordinates and returns, whatever was seen:
+how much nearer to the truth the draws are than the prior's is told besides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from scipy import stats
+
+from coulda.errors import CouldaError
+from coulda.hindsight.likelihood import Evidence, seen_in
+from coulda.hindsight.particles import Sampler, check_size
+from coulda.hindsight.source import FINE, ScenarioSource, fresh
+from coulda.noise import Point, merge
+from coulda.policies import AnyAction
+from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
+from coulda.pomdp.observing import no_density
+from coulda.progress import Advance
+
+CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
+"""What is found of a source."""
+
+ALPHA = 0.01
+"""The probability with which a right source is found at fault, over all of its quantities together (Holm), and with
+which draws of the prior are taken for more. Measured at the default sizes, with one quantity of twelve wrong: 1 % where
+it is right; 24, 66, 92 and 99 % where it is shifted by 0.15, 0.2, 0.25 and 0.3 deviations; 26, 77 and 99.5 % where it
+is 0.9, 0.85 and 0.8 times as wide as it should be (`results/evaluation/calibration.json`)."""
+FEWEST_DRAWS = 10
+"""With fewer a rank says little: nine draws and the truth have ten ranks."""
+COORDINATES = 3
+"""Of each field of the noise that are ranked, spread evenly over all that vary."""
+PIECE = 100
+"""Episodes that are worked on between two looks at the clock."""
+GRID = 1e-4
+"""Values that differ by less, in standard deviations, are equal: what rounding tells apart must not be ranked."""
+POLYNOMIALS = 4
+"""Of Neyman's smooth test: shifts, widths, skewness, and one more."""
+LIKELIHOOD, DISTANCE = "log p(h | u)", "distance to a random point"
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """One number that is a function of the scenario and the history, ranked among its draws in every episode."""
+
+    name: str
+    steps: int | None
+    """T of h_t; None where the source was asked as it is."""
+    ranks: np.ndarray
+    """How many draws lie below the truth, `[n]`, ties broken at random; the fraction is random, for a smooth test."""
+    p_value: float
+    """Of ranks this uneven."""
+    adjusted: float
+    """The same over all quantities together (Holm)."""
+    how: str
+    """In what way the draws are wrong; empty where they were not found to be."""
+    skill: float | None
+    """The share of the prior's error that is gone: 1 is the truth itself, 0 the prior; None where it means nothing."""
+    skill_error: float | None
+    """Its standard error."""
+
+    @property
+    def label(self) -> str:
+        """Its name, and t where it was given."""
+        return self.name if self.steps is None else f"{self.name}, t = {self.steps}"
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What `calibrate` found."""
+
+    source: str
+    episodes: int
+    draws: int
+    quantities: tuple[Quantity, ...]
+    failed: int
+    """Episodes whose inference failed by what the source itself says."""
+    skipped: tuple[str, ...]
+    """What could not be asked, and why."""
+    informed: bool
+    """Whether any quantity is nearer to the truth than the prior's draws are."""
+
+    @property
+    def wrong(self) -> tuple[Quantity, ...]:
+        """Quantities whose ranks are uneven."""
+        return tuple(quantity for quantity in self.quantities if quantity.how)
+
+    @property
+    def verdict(self) -> CalibrationVerdict:
+        """In three words or so."""
+        if any(quantity.name != LIKELIHOOD for quantity in self.wrong) or (self.informed and self.wrong):
+            return "not calibrated"
+        return "calibrated" if self.informed else "says nothing more than the prior"
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The verdict with its reasons, the first being the headline."""
+        asked = f"{self.episodes:,} simulated episodes, {self.draws} draws each, {len(self.quantities)} quantities"
+        least = min(quantity.adjusted for quantity in self.quantities)
+        found = [f"{self.source}: {self.verdict} ({asked}; least adjusted p = {least:.2g})."]
+        found += [f"{one.label}: {one.how} (adjusted p = {one.adjusted:.2g})." for one in self.wrong]
+        known = [one for one in self.quantities if one.skill is not None]
+        if joint := [one for one in known if one.name == DISTANCE]:
+            share = "; ".join(f"{_percent(one)}{_at(one)}" for one in joint)
+            found.append(f"Of the prior's error hindsight removes {share}, over all quantities together.")
+        if alone := sorted((one for one in known if one.name != DISTANCE), key=lambda one: -(one.skill or 0.0)):
+            most, least_known = alone[0], alone[-1]
+            found.append(f"Most of {_skill(most)}; least of {_skill(least_known)}.")
+        if self.failed:
+            found.append(f"In {self.failed} of the episodes inference failed, as the source itself says.")
+        return (*found, *self.skipped)
+
+    def coverage(self, steps: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """TARP's curve: levels, and the share of episodes whose truth lies in the draws' region of that level.
+
+        The region of level α is the ball around a random point that holds α of the draws.
+        """
+        (found,) = [one for one in self.quantities if one.name == DISTANCE and one.steps == steps]
+        levels = np.linspace(0, 1, 41)
+        return levels, (found.ranks / (self.draws + 1) <= levels[:, None]).mean(1)
+
+    def histogram(self, quantity: Quantity, bins: int = 16) -> np.ndarray:
+        """In how many episodes the truth's rank lies in each of so many equal parts of all ranks."""
+        return np.histogram(quantity.ranks / (self.draws + 1), bins, (0, 1))[0]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it: numbers, strings, lists and None."""
+        curves = {one.label: [x.tolist() for x in self.coverage(one.steps)] for one in self._distances}
+        return {
+            "source": self.source,
+            "verdict": self.verdict,
+            "sentences": list(self.sentences),
+            "episodes": self.episodes,
+            "draws": self.draws,
+            "failed": self.failed,
+            "alpha": ALPHA,
+            "quantities": [self._plain(one) for one in self.quantities],
+            "coverage": {name: {"levels": x, "shares": y} for name, (x, y) in curves.items()},
+        }
+
+    @property
+    def _distances(self) -> list[Quantity]:
+        return [one for one in self.quantities if one.name == DISTANCE]
+
+    def _plain(self, one: Quantity) -> dict[str, Any]:
+        return {
+            "name": one.name,
+            "steps": one.steps,
+            "p": one.p_value,
+            "adjusted p": one.adjusted,
+            "how": one.how,
+            "skill": one.skill,
+            "standard error of the skill": one.skill_error,
+            "rank histogram": self.histogram(one).tolist(),
+        }
+
+
+def calibrate(
+    key: Array,
+    source: ScenarioSource,
+    model: POMDP,
+    policies: Mapping[str, Policy],
+    *,
+    episodes: int = 500,
+    draws: int = 63,
+    steps: Sequence[int] = (),
+    advance: Advance | None = None,
+) -> Calibration:
+    """Simulate episodes whose noise is known, infer it by `source`, and rank the truth among the draws. Consumes `key`.
+
+    In the episodes the source's own `behavior` acts, where it has one, since its draws depend on it; else any action is
+    taken: p(U | h) does not depend on who acted. Noise that the source does not claim to infer (of actions where it
+    does not know who acted, of observations where it says so) is fresh in the truth too, as in CF-PE (Corollary 2).
+
+    Args:
+        key: of everything that is drawn.
+        source: over `model`.
+        model: the world that is simulated; that it is the right one is not asked here.
+        policies: by name, those whose counterfactual returns are ranked.
+        episodes: how many. Four times as many find what is half as large.
+        draws: of each episode's scenario. More make little difference.
+        steps: values of t, each asked for h_t by itself; the source as it is by default.
+        advance: told of episodes as they are done, `episodes` for each of the steps.
+    """
+    behavior = _check(source, model, policies, episodes, draws)
+    key_coordinates, key_episodes, key_ties = jax.random.split(key, 3)
+    evidence, skipped = _evidence(source, model)
+    fields = _inferred(source)
+    asked = _Asked(model, dict(policies), behavior, evidence, fields, _coordinates(key_coordinates, model, fields))
+    dice = np.random.default_rng(np.asarray(jax.random.key_data(key_ties)).ravel().tolist())
+    found: list[_Ranked] = []
+    failed = 0
+    for t in steps or (None,):
+        given = source if t is None else source.given(t)
+        truth, drawn, reasons = _simulated(key_episodes, asked, given, episodes, draws, advance or (lambda _: None))
+        failed += int((reasons != FINE).sum())
+        found += _all_ranked(asked.names, t, truth, drawn, dice)
+    if not found:
+        raise CouldaError(f"{type(model).__name__} has no noise that varies, so that there is nothing to infer.")
+    return _judged(type(source).__name__, episodes, draws, found, failed, skipped)
+
+
+class _Asked(eqx.Module):
+    """What is measured in an episode, and how it comes about."""
+
+    model: POMDP
+    policies: dict[str, Policy]
+    behavior: Actor
+    evidence: Evidence | None
+    fields: frozenset[str] = eqx.field(static=True)
+    """Of the scenario, those that the source infers."""
+    coordinates: dict[str, tuple[str, int]] = eqx.field(static=True, converter=lambda found: _Frozen(found))
+    """By their names: a field, and the place in it when it is laid out flat."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the numbers that `measure` gives, in their order."""
+        returns = [f"return of {name}" for name in self.policies]
+        return [*self.coordinates, *returns, *([LIKELIHOOD] if self.evidence is not None else [])]
+
+    def measure(self, scenario: Scenario, episode: Episode, steps: Array) -> Array:
+        """All numbers of one scenario, beside the history h_t that it is to explain."""
+        flat = {field: ravel_pytree(_numbers(getattr(scenario, field)))[0] for field, _ in self.coordinates.values()}
+        found = [flat[field][place] for field, place in self.coordinates.values()]
+        found += [rollout(self.model, policy, scenario).episode_return for policy in self.policies.values()]
+        if self.evidence is not None:
+            path = scenario.initial, scenario.transition
+            agreement = self.evidence.of_path(*path, seen_in(episode, steps), jnp.zeros((), bool))
+            found.append(jnp.where(agreement.flawed, jnp.nan, agreement.log_likelihood))
+        return jnp.stack([jnp.asarray(one, jnp.float32) for one in found])
+
+    def only_inferred(self, scenario: Scenario, key: Array) -> Scenario:
+        """The scenario with fresh noise where none is inferred. Consumes `key`."""
+        return merge(scenario, fresh(key, self.model), self.fields)
+
+    def logged(self, scenario: Scenario, key: Array) -> Episode:
+        """What is left of a scenario in the log; with errors in its rewards where the source counts on them."""
+        episode = rollout(self.model, self.behavior, scenario).episode
+        if self.evidence is None or self.evidence.reward_scale is None:
+            return episode
+        errors = self.evidence.reward_scale * jax.random.normal(key, episode.reward.shape)
+        return eqx.tree_at(lambda e: e.reward, episode, episode.reward + jnp.where(episode.live, errors, 0.0))
+
+
+class _Frozen(dict[str, tuple[str, int]]):
+    """A dict that can be part of a program's identity."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(tuple(self.items()))
+
+
+@eqx.filter_jit
+def _piece(asked: _Asked, source: ScenarioSource, draws: int, keys: Array) -> tuple[Array, Array, Array]:
+    """The truth `[n, Q]`, the draws `[n, L, Q]` and why inference failed `[n]`, for each key an episode."""
+
+    def one(key: Array) -> tuple[Array, Array, Array]:
+        key_world, key_log, key_infer, key_fresh = jax.random.split(key, 4)
+        scenario = fresh(key_world, asked.model)
+        episode = asked.logged(scenario, key_log)
+        drawn, inference = source.infer_many(key_infer, episode, draws)
+        # The truth is one more of them, also for the compiler.
+        all_of_them = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), scenario, drawn)
+        all_of_them = jax.vmap(asked.only_inferred)(all_of_them, jax.random.split(key_fresh, draws + 1))
+        found = jax.vmap(lambda u: asked.measure(u, episode, source.steps))(all_of_them)
+        return found[0], found[1:], inference.reason
+
+    return batched(one, keys)
+
+
+def _simulated(
+    key: Array, asked: _Asked, source: ScenarioSource, episodes: int, draws: int, advance: Advance
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All episodes, in pieces of one size and so by one program. Consumes `key`."""
+    pieces = -(-episodes // PIECE)
+    size = -(-episodes // pieces)
+    keys = jax.random.split(key, pieces * size).reshape(pieces, size)
+    found = []
+    for i in range(pieces):
+        found.append(jax.tree.map(np.asarray, _piece(asked, source, draws, keys[i])))
+        advance(min(size, episodes - i * size))
+    truth, drawn, reasons = (np.concatenate(parts)[:episodes] for parts in zip(*found, strict=True))
+    return truth.astype(float), drawn.astype(float), reasons
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """A quantity before all of them are judged together."""
+
+    name: str
+    steps: int | None
+    ranks: np.ndarray
+    p_value: float
+    not_finite: int
+    """Draws that are no numbers."""
+    gain: np.ndarray | None
+    """By how much less than the prior the draws miss the truth, `[n]`."""
+    scale: float
+    """How much the prior misses it."""
+
+
+def _all_ranked(
+    names: list[str], steps: int | None, truth: np.ndarray, drawn: np.ndarray, dice: np.random.Generator
+) -> list[_Ranked]:
+    """Every quantity, and TARP's distance over those that are no density."""
+    found = []
+    for q, name in enumerate(names):
+        mine, theirs = truth[:, q], drawn[:, :, q]
+        bad = ~np.isfinite(mine)
+        if bad.any():
+            raise CouldaError(
+                f"{name} is {mine[bad][0]} in {bad.sum()} of {len(mine)} episodes that the model itself made; "
+                "coulda.testing.check_pomdp says what is wrong with it."
+            )
+        if (mine == mine[0]).all() and (theirs == mine[0]).all():
+            continue  # the same in every scenario: nothing to rank
+        found.append(_ranked_one(name, steps, mine[:, None], theirs[:, :, None], dice))
+    kept = [q for q, name in enumerate(names) if name != LIKELIHOOD and truth[:, q].std() > 0]
+    if kept:
+        scale = truth[:, kept].std(0)
+        found.append(_ranked_one(DISTANCE, steps, truth[:, kept] / scale, drawn[:, :, kept] / scale, dice))
+    return found
+
+
+def _ranked_one(
+    name: str, steps: int | None, truth: np.ndarray, drawn: np.ndarray, dice: np.random.Generator
+) -> _Ranked:
+    """Of truth `[n, d]` and draws `[n, L, d]`: its one number, or its distance to another episode's truth."""
+    bad = ~np.isfinite(drawn) if name != LIKELIHOOD else np.isnan(drawn) | (drawn == np.inf)
+    mine, theirs = truth[:, 0], drawn[:, :, 0]
+    if name == DISTANCE:
+        points = np.roll(truth, -1, axis=0)  # another's truth is a draw of the prior, which knows nothing of this one
+        mine, theirs = (np.linalg.norm(x - p, axis=-1) for x, p in ((truth, points), (drawn, points[:, None])))
+    ranks = ranked(mine, theirs, dice.uniform(size=len(mine)))
+    gain, scale = None, 0.0
+    if name != LIKELIHOOD and not bad.any() and truth.std() > 0:
+        gain, scale = information(truth, drawn)
+    return _Ranked(name, steps, ranks, smooth_test(ranks / (drawn.shape[1] + 1)), int(bad.any(-1).sum()), gain, scale)
+
+
+def ranked(truth: np.ndarray, draws: np.ndarray, dice: np.ndarray) -> np.ndarray:
+    """How many of `draws` `[n, L]` lie below `truth` `[n]`; among equals any place is as likely, by `dice` in [0, 1).
+
+    The fraction of what is returned is uniform, so that of a right source it is uniform in [0, L + 1).
+    """
+    width = GRID * truth.std() + 1e-6 * np.abs(truth).max()
+    if width > 0:
+        # A grid, not a distance: equality must be transitive, or edges would be ranked unevenly. It is shifted, since
+        # numbers such as 0 and 1/2 would lie on its edges.
+        truth, draws = (np.floor(x / width + 0.381966) for x in (truth, draws))
+    below, equal = (draws < truth[:, None]).sum(1), (draws == truth[:, None]).sum(1)
+    return below + dice * (equal + 1)
+
+
+def smooth_test(positions: np.ndarray) -> float:
+    """The probability that numbers of [0, 1] that are uniform are this uneven (Neyman's smooth test).
+
+    The mean of each Legendre polynomial, orthonormal on [0, 1], is standard normal over √n; their squares are added.
+    """
+    n = len(positions)
+    moments = [np.sqrt(2 * k + 1) * _legendre(k, positions).sum() / np.sqrt(n) for k in range(1, POLYNOMIALS + 1)]
+    return float(stats.chi2.sf(np.sum(np.square(moments)), POLYNOMIALS))
+
+
+def _legendre(degree: int, positions: np.ndarray) -> np.ndarray:
+    return np.polynomial.legendre.Legendre.basis(degree)(2 * positions - 1)
+
+
+def information(truth: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, float]:
+    """By how much less draws `[n, L, d]` miss the truth `[n, d]` than those of the prior, `[n]`; and these by how much.
+
+    A miss is the energy score E|x - u| - ½ E|x - x'| (in one dimension the CRPS), which no forecast makes smaller on
+    average than the posterior. Other episodes' truths are draws of the prior.
+    """
+    n, count = len(truth), min(draws.shape[1], len(truth) - 1)
+    others = (np.arange(n)[:, None] + 1 + np.arange(count)) % n
+    apart = _apart(truth[:, None], truth[others]).mean(1)
+    prior = apart - 0.5 * apart.mean()
+    # Each draw is held against the next one in the place of all others, which is as right on average.
+    posterior = _apart(truth[:, None], draws).mean(1) - 0.5 * _apart(draws[:, 1:], draws[:, :-1]).mean(1)
+    return prior - posterior, float(prior.mean())
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(a - b, axis=-1)
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+    """The same probabilities over all of them together (Holm, 1979).
+
+    >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    values = np.asarray(p_values, float)
+    order = np.argsort(values)
+    adjusted = np.maximum.accumulate(values[order] * (len(values) - np.arange(len(values))))
+    return np.minimum(adjusted, 1.0)[np.argsort(order)]
+
+
+def _judged(
+    source: str, episodes: int, draws: int, found: list[_Ranked], failed: int, skipped: tuple[str, ...]
+) -> Calibration:
+    adjusted = holm([0.0 if one.not_finite else one.p_value for one in found])
+    gains = [one.gain for one in found if one.gain is not None]
+    # One-sided: a source may also be worse than the prior, which its ranks tell.
+    more = holm([float(stats.norm.sf(_studentized(gain))) for gain in gains]) if gains else np.ones(1)
+    quantities = tuple(_quantity(one, p, draws) for one, p in zip(found, adjusted.tolist(), strict=True))
+    return Calibration(source, episodes, draws, quantities, failed, skipped, bool(more.min() < ALPHA))
+
+
+def _quantity(one: _Ranked, adjusted: float, draws: int) -> Quantity:
+    how = ""
+    if one.not_finite:
+        how = f"{one.not_finite:,} of the draws are not finite"
+    elif adjusted < ALPHA:
+        how = how_wrong(one.ranks / (draws + 1))
+    skill = error = None
+    if one.gain is not None:
+        skill = float(one.gain.mean()) / one.scale
+        error = float(one.gain.std(ddof=1)) / np.sqrt(len(one.gain)) / one.scale
+    return Quantity(one.name, one.steps, one.ranks, one.p_value, adjusted, how, skill, error)
+
+
+def _studentized(gain: np.ndarray) -> float:
+    error = gain.std(ddof=1) / np.sqrt(len(gain))
+    return float(gain.mean() / error) if error > 0 else 0.0
+
+
+def how_wrong(positions: np.ndarray) -> str:
+    """What uneven ranks, as positions in [0, 1], say of the draws; sizes are those of normal distributions."""
+    n = len(positions)
+    shifted, widened = (np.sqrt(2 * k + 1) * _legendre(k, positions).sum() / np.sqrt(n) for k in (1, 2))
+    if max(abs(shifted), abs(widened)) < 3:
+        return "the ranks of the truth are uneven, but neither by a shift nor by a width"
+    if abs(shifted) >= abs(widened):
+        shift = np.sqrt(2) * stats.norm.ppf(np.clip(positions.mean(), 1e-3, 1 - 1e-3))
+        return f"draws lie too {'low' if shift > 0 else 'high'}, by about {abs(shift):.2g} deviations"
+    # Var Φ(σ z) = asin(σ² / (1 + σ²)) / 2π for a standard normal z, where σ is the truth's width in those of the draws.
+    share = np.sin(2 * np.pi * np.clip(np.mean((positions - 0.5) ** 2), 1e-3, 0.249))
+    width = np.sqrt((1 - share) / share)
+    return f"draws are too {'narrow' if width < 1 else 'wide'}, about {width:.2g} times as wide as they should be"
+
+
+def _percent(quantity: Quantity) -> str:
+    assert quantity.skill is not None
+    return f"{100 * quantity.skill:.0f} ± {100 * (quantity.skill_error or 0.0):.1f} %"
+
+
+def _skill(quantity: Quantity) -> str:
+    return f"{quantity.label}: {_percent(quantity)}"
+
+
+def _at(quantity: Quantity) -> str:
+    return "" if quantity.steps is None else f" at t = {quantity.steps}"
+
+
+def _check(source: ScenarioSource, model: POMDP, policies: Mapping[str, Policy], episodes: int, draws: int) -> Actor:
+    """Refuse what cannot be calibrated; who acts in the simulated episodes."""
+    check_size("draws", draws, FEWEST_DRAWS)
+    check_size("episodes", episodes, 2 * FEWEST_DRAWS)
+    if not policies:
+        raise CouldaError("there are no policies, and their counterfactual returns are what is calibrated; name one.")
+    for name, policy in policies.items():
+        if isinstance(policy, Planner):
+            raise CouldaError(f"policy '{name}' is a planner, which sees the state; only policies can be evaluated.")
+        policy.check_spaces(model.observation_space, model.action_space)
+    other = getattr(source, "model", model)
+    if type(other) is not type(model) or not bool(eqx.tree_equal(other, model)):
+        names = type(source).__name__, type(other).__name__, type(model).__name__
+        same = " with other numbers in it" if names[1] == names[2] else ""
+        raise CouldaError(
+            f"{names[0]} infers the noise of a {names[1]}{same}, and the model to simulate is a {names[2]}; build the "
+            "source over that model, since only its own noise can be ranked."
+        )
+    behavior = getattr(source, "behavior", None)
+    return AnyAction.of(model) if behavior is None else behavior
+
+
+def _inferred(source: ScenarioSource) -> frozenset[str]:
+    fields = {"initial", "transition"}
+    fields |= {"observation"} if source.infers_observation_noise else set()
+    return frozenset(fields | ({"action"} if getattr(source, "behavior", None) is not None else set()))
+
+
+def _evidence(source: ScenarioSource, model: POMDP) -> tuple[Evidence | None, tuple[str, ...]]:
+    """What the source holds against scenarios, for log p(h | u); or why that is not known."""
+    if isinstance(source, Sampler):
+        return source.evidence, ()
+    seen = jax.tree.leaves(model.observation_space.sample())
+    if isinstance(model.observation_noise, Point) and any(
+        np.issubdtype(np.asarray(o).dtype, np.floating) for o in seen
+    ):
+        return None, (f"{LIKELIHOOD} is not ranked, since numbers are observed without noise and have no density.",)
+    if reason := no_density(model):
+        return None, (f"{LIKELIHOOD} is not ranked: {reason}",)
+    found = Evidence.of(model, getattr(source, "behavior", None))
+    return Evidence(model, found.behavior, found.rewards and source.weighs_rewards, None), ()
+
+
+def _coordinates(key: Array, model: POMDP, fields: frozenset[str]) -> dict[str, tuple[str, int]]:
+    """A few numbers of each field that vary under the prior, spread evenly. Consumes `key`."""
+    scenarios = _prior(model, jax.random.split(key, 64))
+    found = {}
+    for field in (name for name in ("initial", "transition", "observation", "action") if name in fields):
+        leaves = jax.tree_util.tree_leaves_with_path(_numbers(getattr(scenarios, field)))
+        names = [f"{field}{_place(path, i)}" for path, leaf in leaves for i in np.ndindex(leaf.shape[1:])]
+        values = [np.asarray(leaf, float).reshape(len(leaf), -1) for _, leaf in leaves]
+        varying = np.flatnonzero(np.concatenate(values, 1).std(0) > 0) if values else np.zeros(0, int)
+        if len(varying):
+            chosen = varying[np.linspace(0, len(varying) - 1, min(COORDINATES, len(varying))).round().astype(int)]
+            found |= {names[place]: (field, int(place)) for place in chosen}
+    return found
+
+
+@eqx.filter_jit
+def _prior(model: POMDP, keys: Array) -> Scenario:
+    return jax.vmap(model.scenario_prior.sample)(keys)
+
+
+def _numbers(noise: Any) -> list[Array] | Any:
+    """The leaves of noise that are numbers, as floats; noise that is computed from a seed has none."""
+    if isinstance(noise, LazyNoise):
+        return []
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.tree.map(lambda leaf: None if is_key(leaf) else jnp.asarray(leaf, jnp.float32), noise)
+
+
+def _place(path: Any, index: tuple[int, ...]) -> str:
+    """Where a number is in its field, such as `.wear[3, 0]`."""
+    return jax.tree_util.keystr(path) + (f"[{', '.join(map(str, index))}]" if index else "")
