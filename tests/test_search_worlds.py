@@ -24,7 +24,7 @@ def searched(tmp_path, evaluate_every, resume=False, **options) -> list[dict]:
     """The evaluations of a run, in order."""
     recipe = replace(QUICK, **options)
     running = replace(BRIEF, folder=tmp_path, evaluate_every=evaluate_every, resume=resume)
-    search_policy(recipe, find_world(recipe.world), running)
+    search_policy(recipe, recipe.find(), running)
     return [line for line in read_log(tmp_path / "log.jsonl") if "true_return" in line]
 
 
@@ -54,7 +54,7 @@ LEARNED = {
 @pytest.mark.parametrize("world", LEARNED)
 def test_a_world_is_learned_in_hindsight(tmp_path, world):
     made = find_world(world)
-    before = true_return(made, 2000)(KEY, made.policy(KEY))
+    before = true_return(made.environment, 2000)(KEY, made.policy(KEY))
     options = {"world": world, "episodes": 32, "rollouts": 10, "learning_rate": 0.1, **LEARNED[world]}
     evaluations = searched(tmp_path, updates=150, evaluate_every=150, **options)
     assert evaluations[-1]["low"] > before["high"]
@@ -95,6 +95,9 @@ def test_a_world_of_ones_own_is_named_by_its_module(capsys):
         (["--world", f"{__name__}:not_a_world"], "is a int, not a World"),
         (["--planner", "expert"], "world 'hidden-bit' has no expert; use --planner policy"),
         (["--updates", "0"], "steps is 0"),
+        (["--policy", "my.py:policy"], "policy is 'my.py:policy', but no model is named; add --model."),
+        (["--model", "my.py:model"], "needs a policy to begin with; add --policy file.py:name."),
+        (["--model", "my.py:model", "--world", "tiger"], "leave out --world or --model."),
     ],
 )
 def test_mistakes_are_shown_as_one_line(arguments, message, capsys):

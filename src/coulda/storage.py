@@ -214,7 +214,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def save_tree(tree: Any) -> bytes:
-    """The arrays of a tree as safetensors, named by their paths in it; PRNG keys as their key data."""
+    """The arrays and numbers of a tree as safetensors, named by their paths in it; PRNG keys as their key data."""
     return safetensors.numpy.save({name: _to_numpy(leaf) for name, leaf in _named_leaves(tree)})
 
 
@@ -222,7 +222,8 @@ def load_tree(data: bytes, template: Any) -> Any:
     """The tree that `save_tree` wrote, in the structure of `template`.
 
     Names, shapes and dtypes must be those of the template's arrays, which may be `jax.ShapeDtypeStruct`s.
-    What is not an array (a function, a string, None) is taken from the template. NumPy stays NumPy.
+    What is neither array nor number (a function, a string, None) is taken from the template. NumPy stays NumPy, and
+    Python's numbers Python's.
     """
     try:
         saved = safetensors.numpy.load(data)
@@ -236,7 +237,7 @@ def load_tree(data: bytes, template: Any) -> Any:
             "build the template from the configuration that was saved"
         )
     loaded = iter([_from_numpy(name, saved[name], leaf) for name, leaf in expected.items()])
-    return jax.tree.map(lambda leaf: next(loaded) if _is_array(leaf) else leaf, template)
+    return jax.tree.map(lambda leaf: next(loaded) if _is_array(leaf) or _is_number(leaf) else leaf, template)
 
 
 def save_network(path: Path, kind: Kind[Metadata], network: Any, architecture: Metadata) -> None:
@@ -362,21 +363,27 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float)
+
+
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Path and array of each leaf; the name of a PRNG key also tells its generator."""
+    """Path and array, or number, of each leaf; the name of a PRNG key also tells its generator."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path)
         if _is_array(leaf):
             yield (f"{name}#{leaf.dtype}" if _is_key(leaf) else name), leaf
-        elif isinstance(leaf, bool | int | float | complex):
-            raise CouldaError(f"leaf {name} is the Python number {leaf!r}, which would not be saved; make it an array")
+        elif _is_number(leaf):
+            yield name, leaf
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:
+    if _is_number(leaf):
+        return np.asarray(leaf)
     if leaf.dtype == jnp.bfloat16:
         raise CouldaError("bfloat16 arrays cannot be saved; cast them to float32")
     # Row-major, since safetensors writes the memory of any other order as if it were.
@@ -384,6 +391,8 @@ def _to_numpy(leaf: Any) -> np.ndarray:
 
 
 def _from_numpy(name: str, array: np.ndarray, template: Any) -> Any:
+    if _is_number(template):
+        return _from_numpy(name, array, np.asarray(template)).item()
     is_key = _is_key(template)
     like = jax.eval_shape(jax.random.key_data, template) if is_key else template
     if (array.shape, array.dtype) != (like.shape, like.dtype):

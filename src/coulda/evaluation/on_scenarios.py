@@ -40,7 +40,7 @@ from coulda.evaluation.simulation import simulation_diagnostic
 from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Choice, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
-from coulda.hindsight.source import fresh
+from coulda.hindsight.source import fresh, informed
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
 
@@ -268,13 +268,6 @@ def _infer(
 
     replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, scenarios), drawn)
     return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference
-
-
-def informed(source: ScenarioSource, repeated: bool, episode: Episode) -> ScenarioSource:
-    """The source without the observation after the last action, where a repeated one stands in its place."""
-    if not repeated or isinstance(source, Prior):
-        return source
-    return source.given(jnp.minimum(source.steps, episode.length))
 
 
 def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> tuple[Array, Array]:

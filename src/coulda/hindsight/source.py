@@ -139,6 +139,13 @@ def history_length(episode: Episode, steps: Array) -> Array:
     return jnp.minimum(steps, episode.length + 1)
 
 
+def informed(source: ScenarioSource, repeated: bool, episode: Episode) -> ScenarioSource:
+    """The source without the observation after the last action, where a repeated one stands in its place."""
+    if not repeated or isinstance(source, Prior):
+        return source
+    return source.given(jnp.minimum(source.steps, episode.length))
+
+
 def where_known(known: Array, inferred: Any, otherwise: Any) -> Any:
     """`inferred` where `known` (`[T]` or a scalar), leaf by leaf over leading axes."""
 

@@ -3,7 +3,13 @@
 from coulda.policies.actor_critic import ActorCritic
 from coulda.policies.basic import AnyAction, Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, paper_policy, save_policy
-from coulda.policies.trainable import FeedforwardPolicy, LinearGaussianPolicy, RecurrentPolicy
+from coulda.policies.trainable import (
+    FeedforwardPolicy,
+    LinearGaussianPolicy,
+    RecurrentPolicy,
+    load_parameters,
+    save_parameters,
+)
 
 __all__ = [
     "ActorCritic",
@@ -16,7 +22,9 @@ __all__ = [
     "RecurrentPolicy",
     "TabularPolicy",
     "UniformPolicy",
+    "load_parameters",
     "load_policy",
     "paper_policy",
+    "save_parameters",
     "save_policy",
 ]

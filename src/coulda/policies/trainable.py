@@ -1,14 +1,17 @@
 """Small policies whose parameters are trained by gradients; a `TabularPolicy` policy's logits are another.
 
-Every float array of a policy is a parameter to `PolicySearch`.
+Every float array of a policy is a parameter to `PolicySearch`, also of one of your own. `save_parameters` keeps what was
+found, and `load_parameters` puts it into a policy of the same structure.
 """
 
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import equinox as eqx
 import gymnasium
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from jax import Array
 
@@ -16,6 +19,37 @@ from coulda.errors import CouldaError
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import Policy
+from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+
+AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
+
+
+class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    policy: str
+    """The name of its class."""
+
+
+_KIND, _PART = Kind("parameters", 1, _Metadata), "parameters.safetensors"
+
+
+def save_parameters(path: Path | str, policy: Policy) -> None:
+    """Commit the arrays and numbers of any policy as an artifact at `path`, which must not exist yet."""
+    write_artifact(Path(path), _KIND, [(_PART, save_tree(policy))], _Metadata(type(policy).__name__))
+
+
+def load_parameters(path: Path | str, policy: AnyPolicy) -> AnyPolicy:
+    """`policy` with the parameters that `save_parameters` wrote; they must be of its structure.
+
+    In a file of your own this is the policy that was found, ready for `coulda evaluate --policy my.py:found`:
+
+        def found():
+            return load_parameters("runs/pump/policy", policy)
+    """
+    artifact = read_artifact(Path(path), _KIND)
+    if artifact.metadata.policy != type(policy).__name__:
+        name = artifact.metadata.policy
+        raise CouldaError(f"{path} holds parameters of a {name}, not of a {type(policy).__name__}; give a {name}.")
+    return load_tree(artifact.read(_PART), policy)
 
 
 class LinearGaussianPolicy(Policy):

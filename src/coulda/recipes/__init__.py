@@ -19,7 +19,7 @@ from coulda.recipes.scenario_model import (
     quality,
     train_scenarios,
 )
-from coulda.recipes.search import SEARCH_RECIPES, SearchRecipe, search_policy, true_return
+from coulda.recipes.search import SEARCH_RECIPES, SearchRecipe, model_return, search_policy, true_return
 from coulda.recipes.sokoban import (
     PAPER_POLICY,
     POOLS,
@@ -35,7 +35,7 @@ from coulda.recipes.sokoban import (
     pool_of,
     solvers,
 )
-from coulda.recipes.worlds import WORLDS, World, find_world, hidden_bit_model
+from coulda.recipes.worlds import WORLDS, World, find_world, hidden_bit_model, own_world
 
 __all__ = [
     "IMPALA_RECIPES",
@@ -68,6 +68,8 @@ __all__ = [
     "learn",
     "level_key",
     "make_sokoban",
+    "model_return",
+    "own_world",
     "pool_of",
     "quality",
     "search_policy",

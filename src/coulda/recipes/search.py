@@ -1,23 +1,30 @@
-"""Search for a policy in a small world, on counterfactual trajectories: CF-GPS, GPS-like search and MB-PS."""
+"""Search for a policy in a small world or your own, on counterfactual trajectories: CF-GPS, GPS-like search, MB-PS."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
+import numpy as np
 import optax
 from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation import on_policy
+from coulda.evaluation.intervals import mean_interval
 from coulda.executors import Executor, Work, WorkSpec
+from coulda.hindsight import ScenarioSource
+from coulda.hindsight.choosing import chosen
+from coulda.hindsight.source import informed
 from coulda.naming import anywhere
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
-from coulda.pomdp import Policy
+from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.recipes.running import Running
-from coulda.recipes.worlds import World, find_world
-from coulda.search import PolicySearch, ReturnWeightedRegression
+from coulda.recipes.worlds import Scenarios, World, find_world, own_world
+from coulda.search import Logged, PolicySearch, ReturnWeightedRegression
 from coulda.search.policy_search import collection_work
 from coulda.trainer import Trained
 
@@ -26,10 +33,20 @@ from coulda.trainer import Trained
 class SearchRecipe:
     """What is searched, where, and how. The scenarios make the method: prior is MB-PS, hindsight is CF-GPS."""
 
-    world: str = "hidden-bit"
-    """Where: bandit, hidden-bit, tiger, sepsis, linear, or your own: file.py:function, returning a World."""
-    scenarios: Literal["prior", "first-observation", "hindsight"] = "hindsight"
-    """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS."""
+    world: str | None = None
+    """Where: bandit, hidden-bit (by default), tiger, sepsis, linear, or file.py:function, returning a World."""
+    model: str | None = None
+    """Or in a model of your own, file.py:name. Its hindsight is chosen for it."""
+    policy: str | None = None
+    """With a model of your own, the policy to begin with; its float arrays are what is searched."""
+    environment: str | None = None
+    """With a model of your own, the real world in which episodes are collected; by default the model itself."""
+    log: str | None = None
+    """Or a log, in any format, from which each update's episodes are drawn instead; then the true return is not known,
+    and what the model says of the log's scenarios is told."""
+    scenarios: Scenarios = "hindsight"
+    """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS; so is the name of a
+    source, to overrule the one that is chosen."""
     updates: int = 200
     """Policy updates in all, those before a resume included."""
     episodes: int = 16
@@ -62,9 +79,32 @@ class SearchRecipe:
         """What a resumed run must share with the one before it: all but how long it goes on."""
         return {name: value for name, value in asdict(self).items() if name != "updates"}
 
+    def find(self) -> World:
+        """The world that is named."""
+        if self.model is None:
+            for name in ("policy", "environment", "log"):
+                if getattr(self, name) is not None:
+                    raise CouldaError(f"{name} is '{getattr(self, name)}', but no model is named; add --model.")
+            return find_world(self.world or "hidden-bit")
+        if self.world is not None:
+            raise CouldaError(f"world '{self.world}' has a model of its own; leave out --world or --model.")
+        if self.policy is None:
+            raise CouldaError(f"model '{self.model}' needs a policy to begin with; add --policy file.py:name.")
+        return own_world(self.model, self.policy, self.environment, self.log)
+
+    @property
+    def place(self) -> str:
+        """The name of the world, for people."""
+        own = self.log or self.environment or self.model
+        return self.world or "hidden-bit" if own is None else Path(own).name
+
     def collection(self, batches: int) -> WorkSpec:
         """The recipe of the collection of episodes in so many batches, for workers anywhere."""
-        settings = {"world": anywhere(self.world), "episodes": self.episodes, "batches": batches}
+        names = {name: getattr(self, name) for name in ("world", "model", "policy", "environment")}
+        if self.log is not None:
+            raise CouldaError(f"workers collect episodes, but they come from log '{self.log}'; leave out --executor.")
+        places = {name: anywhere(value) for name, value in names.items() if value is not None}
+        settings = {"places": places, "episodes": self.episodes, "batches": batches}
         return WorkSpec("coulda.recipes.search:collect", settings)
 
     def make_search(self, world: World, executor: Executor | None = None) -> PolicySearch:
@@ -90,7 +130,7 @@ class SearchRecipe:
             return None
         expert = MCTS(world.model) if self.planner == "mcts" else world.expert
         if expert is None:
-            raise CouldaError(f"world '{self.world}' has no expert; use --planner policy or --planner mcts.")
+            raise CouldaError(f"world '{self.place}' has no expert; use --planner policy or --planner mcts.")
         if not hasattr(world.model.action_space, "n"):
             return expert  # continuous actions are not mixed: the expert plans alone
         return ExpertSchedule(expert, self.beta, self.time_constant)
@@ -106,21 +146,37 @@ SEARCH_RECIPES = {
 
 
 def search_policy(recipe: SearchRecipe, world: World, running: Running, executor: Executor | None = None) -> Trained:
-    """Search in the recipe's world, with the true return along the way; `state.policy` is the policy."""
+    """Search in the recipe's world, with the return along the way; `state.policy` is the policy."""
     key = jax.random.key(recipe.seed)
-    evaluate = None
-    if running.evaluation_episodes:
-        measure = true_return(world, running.evaluation_episodes)
-        evaluate = lambda key, state: measure(key, state.policy)
     made, first = recipe.make_search(world, executor), recipe.first_policy(world)
-    return running.train(key, made, first, recipe.updates, recipe.settings, evaluate, best="true_return")
+    measured, evaluate = metric(world), None
+    if running.evaluation_episodes:
+        measure = returns(made, recipe.seed, running.evaluation_episodes)
+        evaluate = lambda key, state: measure(key, state.policy)
+    return running.train(key, made, first, recipe.updates, recipe.settings, evaluate, best=measured)
 
 
-def true_return(world: World, episodes: int) -> Callable[[Array, Policy], dict[str, float]]:
-    """(key, policy) -> its mean return in the environment itself, and its 95% interval."""
+Measure = Callable[[Array, Policy], dict[str, float]]
+"""(key, policy) -> its mean return, under the name of `metric`, and its 95% interval."""
+
+
+def metric(world: World) -> str:
+    """What is measured: the true return, or what the model says where there is only a log."""
+    return "model_return" if isinstance(world.environment, Logged) else "true_return"
+
+
+def returns(search: PolicySearch, seed: int, episodes: int) -> Measure:
+    """The true return in the environment; of a log, that in the model on scenarios inferred from the log."""
+    if isinstance(search.environment, Logged):
+        return model_return(search, seed, episodes)
+    return true_return(search.environment, episodes)
+
+
+def true_return(environment: POMDP, episodes: int) -> Measure:
+    """Of the environment itself."""
 
     def measure(key: Array, policy: Policy) -> dict[str, float]:
-        found = on_policy(key, world.environment, policy, episodes)
+        found = on_policy(key, environment, policy, episodes)
         assert found.value is not None
         assert found.interval is not None
         return {"true_return": found.value, "low": found.interval.low, "high": found.interval.high}
@@ -128,7 +184,37 @@ def true_return(world: World, episodes: int) -> Callable[[Array, Policy], dict[s
     return measure
 
 
-def collect(world: str, episodes: int, batches: int) -> Work:
+def model_return(search: PolicySearch, seed: int, episodes: int) -> Measure:
+    """On one scenario for each of so many episodes drawn from the log, the same for all policies: CF-PE, or MB-PE.
+
+    The search learns from these episodes too, so that what was found looks a little better here than it is.
+    """
+    assert isinstance(search.environment, Logged)
+    key_draw, key_infer = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2))
+    drawn = search.environment.draw(key_draw, episodes)
+    source, repeated = chosen(search.model, search.scenarios).source, search.environment.repeated
+    scenarios = _scenarios(source, repeated, jax.random.split(key_infer, episodes), drawn)
+
+    def measure(key: Array, policy: Policy) -> dict[str, float]:  # noqa: ARG001 (the scenarios are drawn)
+        found = mean_interval(np.asarray(_returns(search.model, policy, scenarios)))
+        return {"model_return": found.mean, "low": found.low, "high": found.high}
+
+    return measure
+
+
+@eqx.filter_jit
+def _scenarios(source: ScenarioSource, repeated: bool, keys: Array, episodes: Episode) -> Scenario:
+    one = lambda pair: informed(source, repeated, pair[1]).infer(*pair)
+    return batched(one, (keys, episodes))
+
+
+@eqx.filter_jit
+def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:
+    return batched(lambda u: rollout(model, policy, u).episode_return, scenarios)
+
+
+def collect(places: dict[str, str], episodes: int, batches: int) -> Work:
     """What workers do: a share of the episodes of an update."""
-    made = find_world(world)
+    made = SearchRecipe(**places).find()
+    assert not isinstance(made.environment, Logged)
     return collection_work(made.environment, made.policy(jax.random.key(0)), episodes, batches)

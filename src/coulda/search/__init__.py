@@ -6,13 +6,14 @@ and its special cases `guided` (GPS) and `value_gradient` (SVG).
 
 from coulda.search.guided import CoefficientNoisePOMDP, CoefficientPrior, RegulatorPlanner, fit_coefficients
 from coulda.search.objective import ReturnWeightedInfo, ReturnWeightedRegression
-from coulda.search.policy_search import Learn, Objective, PolicySearch, SearchInfo, SearchState, collection_work
+from coulda.search.policy_search import Learn, Logged, Objective, PolicySearch, SearchInfo, SearchState, collection_work
 from coulda.search.value_gradient import ValueGradient, ValueGradientInfo
 
 __all__ = [
     "CoefficientNoisePOMDP",
     "CoefficientPrior",
     "Learn",
+    "Logged",
     "Objective",
     "PolicySearch",
     "RegulatorPlanner",

@@ -10,10 +10,14 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.episodes import StoredLog
 from coulda.errors import CouldaError
+from coulda.evaluation.model_checks import check_log_fits
+from coulda.evaluation.reading import Log
 from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
+from coulda.hindsight.source import informed
 from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
 from coulda.search.objective import ReturnWeightedRegression
@@ -21,6 +25,30 @@ from coulda.trainer import descend, first_state, on_all_devices
 
 Learn = Callable[[Array, ScenarioSource, Scenario, Episode], ScenarioSource]
 """(key, source, u, h) -> source: train the source on privileged pairs, `[N, ...]`: the true u of each logged h."""
+
+
+class Logged(eqx.Module):
+    """What was logged, in the place of an environment: each step of a search draws some of its episodes.
+
+    Whoever acted, it was not the policy that is searched for, and it does not change.
+    """
+
+    episodes: Episode
+    """`[N, T, ...]`."""
+    repeated: bool = eqx.field(static=True)
+    """Whether the observation after the last action is missing, and the one before it stands in its place."""
+
+    @classmethod
+    def of(cls, log: Log, model: POMDP) -> "Logged":
+        """The whole log, in memory, if it can be one of the model's."""
+        check_log_fits(model, log)
+        whole = log.read() if isinstance(log, StoredLog) else log
+        return cls(whole.padded(model.horizon), whole.schema.last_observation == "repeated")
+
+    def draw(self, key: Array, num_episodes: int) -> Episode:
+        """Episodes `[num_episodes, ...]`, uniformly with replacement. Consumes `key`."""
+        drawn = jax.random.randint(key, (num_episodes,), 0, self.episodes.reward.shape[0])
+        return jax.tree.map(lambda leaf: leaf[drawn], self.episodes)
 
 
 class Objective(Protocol):
@@ -60,7 +88,7 @@ class SearchInfo(eqx.Module):
     """What a person wants to know of one step; scalars."""
 
     behavior_return: Array
-    """Mean return of μ in the environment."""
+    """Mean return of μ in the environment, or of the episodes drawn from the log."""
     staleness: Array
     """How many updates behind π the behavior policy was."""
     gradient_norm: Array
@@ -75,7 +103,8 @@ class PolicySearch(eqx.Module):
     given the whole episode is CF-GPS.
 
     Args:
-        environment: the real world, in which the behavior policy μ collects episodes.
+        environment: the real world, in which the behavior policy μ collects episodes; or what was `Logged` there, from
+            which episodes are drawn.
         model: the SCM we believe in, in which the planner acts. The environment is never asked for it.
         scenarios: p(U | h_t) over the model, or the name of a source; "auto" `choose`s one for the model. A source with
             a `behavior` is told who acted as μ changes.
@@ -89,7 +118,7 @@ class PolicySearch(eqx.Module):
         executor: whose `collection_work` collects the episodes; this process by default.
     """
 
-    environment: POMDP
+    environment: POMDP | Logged
     model: POMDP
     scenarios: ScenarioSource | str
     optimizer: optax.GradientTransformation = eqx.field(static=True)
@@ -104,9 +133,19 @@ class PolicySearch(eqx.Module):
         for name in ("num_episodes", "refresh"):
             if getattr(self, name) < 1:
                 raise CouldaError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        for name in ("learn", "executor"):
+            if isinstance(self.environment, Logged) and getattr(self, name) is not None:
+                raise CouldaError(
+                    f"{name} is given, but episodes come from a log; leave it out, or give an environment."
+                )
 
     def init(self, policy: Policy) -> SearchState:
         """The state before the first step, μ being π^0. Nothing is drawn, so no key is taken."""
+        if not jax.tree.leaves(eqx.filter(policy, eqx.is_inexact_array)):
+            raise CouldaError(
+                f"{type(policy).__name__} has no floating-point array, so there is nothing to train; make its "
+                "parameters arrays, as in `threshold: Array = eqx.field(converter=jnp.asarray)`."
+            )
         optimizer_state = first_state(self.optimizer, policy)
         source = chosen(self.model, self.scenarios).source
         first = SearchState(policy, policy, source, optimizer_state, jnp.int32(0), jnp.int32(0))
@@ -117,7 +156,7 @@ class PolicySearch(eqx.Module):
         key_collect, key_learn, key_infer, key_improve = jax.random.split(key, 4)
         state = self.refreshed(state)
         u, episodes = self.collect(key_collect, state)
-        if self.learn is not None:
+        if self.learn is not None and u is not None:
             state = eqx.tree_at(lambda s: s.source, state, _learn(self.learn, key_learn, state.source, u, episodes))
         scenarios = self.infer(key_infer, state, episodes)
         search = replace(self, planner=prepared(self.planner, scenarios))
@@ -126,7 +165,9 @@ class PolicySearch(eqx.Module):
         return state, SearchInfo(jnp.mean(episodes.episode_return), staleness, gradient_norm, info)
 
     def refreshed(self, state: SearchState) -> SearchState:
-        """The state with μ ← π^k, if it is time, and a source that knows who acts."""
+        """The state with μ ← π^k, if it is time, and a source that knows who acts. Who acted in a log stays."""
+        if isinstance(self.environment, Logged):
+            return state
         due = state.updates % self.refresh == 0
         behavior = jax.tree.map(
             lambda new, old: jnp.where(due, new, old) if eqx.is_array(new) else new, state.policy, state.behavior
@@ -136,8 +177,13 @@ class PolicySearch(eqx.Module):
             return state
         return eqx.tree_at(lambda s: s.source.behavior, state, behavior)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def collect(self, key: Array, state: SearchState) -> tuple[Scenario, Episode]:
-        """Episodes `[N, ...]` of μ in the environment, and the scenarios they truly had, for `learn` only."""
+    def collect(self, key: Array, state: SearchState) -> tuple[Scenario | None, Episode]:
+        """Episodes `[N, ...]` of μ in the environment, and the scenarios they truly had, for `learn` only.
+
+        Of a log, some of its episodes; nobody knows their true scenarios.
+        """
+        if isinstance(self.environment, Logged):
+            return None, self.environment.draw(key, self.num_episodes)
         if self.executor is None:
             return _collect(self.environment, state.behavior, jax.random.split(key, self.num_episodes))
         self.executor.publish(int(state.updates), (state.behavior, key))
@@ -146,8 +192,9 @@ class PolicySearch(eqx.Module):
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *batches)
 
     def infer(self, key: Array, state: SearchState, episodes: Episode) -> Scenario:
-        """One scenario for each logged episode, `[N, ...]`. The episodes may come from any log."""
-        return _infer(state.source, jax.random.split(key, episodes.reward.shape[0]), episodes)
+        """One scenario for each logged episode, `[N, ...]`."""
+        repeated = isinstance(self.environment, Logged) and self.environment.repeated
+        return _infer(state.source, repeated, jax.random.split(key, episodes.reward.shape[0]), episodes)
 
     @eqx.filter_jit
     def improve(self, key: Array, state: SearchState, scenarios: Scenario) -> tuple[SearchState, Array, Any]:
@@ -213,8 +260,8 @@ def _collect(environment: POMDP, behavior: Policy, keys: Array) -> tuple[Scenari
 
 
 @eqx.filter_jit
-def _infer(source: ScenarioSource, keys: Array, episodes: Episode) -> Scenario:
-    return jax.vmap(source.infer)(keys, episodes)
+def _infer(source: ScenarioSource, repeated: bool, keys: Array, episodes: Episode) -> Scenario:
+    return jax.vmap(lambda key, episode: informed(source, repeated, episode).infer(key, episode))(keys, episodes)
 
 
 @eqx.filter_jit
