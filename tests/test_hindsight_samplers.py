@@ -187,7 +187,7 @@ RAINY = np.array([0.6469, 0.8673, 0.8204, 0.3075, 0.8204, 0.8673])
 WEEK = seen([np.nan, 1, 1, 0, 1, 1])
 
 
-@pytest.mark.parametrize("make", [Particles, Tempered])
+@pytest.mark.parametrize("make", [Particles, pytest.param(Tempered, marks=pytest.mark.slow)])
 def test_rain_is_as_likely_as_it_was(make):
     source = make(Umbrellas())
     found = np.mean([rain(source, i) for i in range(8)], axis=0)
@@ -232,7 +232,7 @@ def rollout_observations(model, noise, episode):
     return jnp.stack([*out, model.observe(state, noise.observation[-1])])
 
 
-@pytest.mark.parametrize("make", [Particles, Tempered])
+@pytest.mark.parametrize("make", [Particles, pytest.param(Tempered, marks=pytest.mark.slow)])
 def test_in_a_linear_gaussian_model_they_agree_with_exact_inference(make):
     model, episode = hidden_line()
     source = make(model)
@@ -299,6 +299,7 @@ def test_particles_keep_the_laws_of_sources():
     check_scenarios(Particles(Ends(), particles=200, moves=3), Ends())
 
 
+@pytest.mark.slow
 def test_tempered_keeps_the_laws_of_sources():
     check_scenarios(Tempered(Ends(), particles=40, moves=3), Ends())
 

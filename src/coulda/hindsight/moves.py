@@ -16,6 +16,7 @@ from jax import Array
 
 from coulda.hindsight.coordinates import Position
 from coulda.hindsight.likelihood import Agreement, Seen
+from coulda.noise import drawn
 
 if TYPE_CHECKING:
     from coulda.hindsight.particles import Sampler
@@ -91,7 +92,7 @@ class Moves(eqx.Module):
                 kind = jnp.where(turn % 2 == 0, self._widths, self._widths - 1 - turn // 2 % self._widths)
             scales = jnp.exp(population.log_scales[kind] + jnp.log(SMALLEST) * shrink)
             fresh = self.sampler.sample_paths(key_fresh, size)
-            dice = jax.random.uniform(key_redraw, (size * self.seen.within.size,)).reshape(size, -1)
+            dice = self._dice(key_redraw, size)
             move = jax.vmap(self._proposal, (0, 0, 0, 0, 0, None, None))
             proposals, correction = move(population.paths, fresh, dice, place, scales, kind, gaussian)
             there = self._agreement(proposals)
@@ -106,6 +107,13 @@ class Moves(eqx.Module):
 
         first = eqx.tree_at(lambda p: p.moved, population, jnp.zeros(size, bool))
         return jax.lax.scan(step, first, (jax.random.split(key, self.times), jnp.arange(self.times)))[0]
+
+    def _dice(self, key: Array, size: int) -> Array:
+        """By which noise that is not continuous is drawn anew, `[size, T + 1]`; zeros where all of it is."""
+        shape = size, self.seen.within.size
+        if self.sampler.initial.continuous and self.sampler.transition.continuous:
+            return jnp.zeros(shape)
+        return drawn(jax.random.uniform, key, shape)
 
     @property
     def _widths(self) -> int:

@@ -12,7 +12,7 @@ from coulda.errors import CouldaError
 from coulda.extras import require
 from coulda.hindsight.likelihood import Evidence, Seen
 from coulda.hindsight.moves import Path
-from coulda.hindsight.particles import Filtered, Sampler, check_size, descent, filter_paths
+from coulda.hindsight.particles import Filtered, Sampler, check_size, descent, filter_islands
 from coulda.hindsight.source import ALL_STEPS, Inference
 from coulda.noise import Normal
 from coulda.pomdp import POMDP, Actor
@@ -67,10 +67,9 @@ class Nuts(Sampler):
 
     def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
         """Draws of all chains in turn. Consumes `key`."""
-        key_filter, key_start, key_chains = jax.random.split(key, 3)
-        islands = jax.tree.map(lambda leaf: leaf[None], filter_paths(key_filter, self.evidence, seen, self.particles))
-        first = jax.random.categorical(key_start, islands.log_weights[0], shape=(self.chains,))
-        starts = descent(islands, jnp.stack([jnp.zeros_like(first), first], 1))
+        key_filter, key_chains = jax.random.split(key)
+        islands, dice = filter_islands(key_filter, self.evidence, seen, self.particles, 1, self.chains)
+        starts = descent(islands, islands.draw(dice))
 
         def log_density(path: Path) -> Array:
             agreed = self.agreement(path, seen, islands.cut_short[0]).log_likelihood

@@ -167,15 +167,9 @@ class Particles(Sampler):
 
     def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
         """Draws of the genealogy, moved. Consumes `key`."""
-        key_filter, key_draw, key_move = jax.random.split(key, 3)
-        size = self.particles // ISLANDS
-        run = lambda one: filter_paths(one, self.evidence, seen, size)
-        islands = jax.vmap(run)(jax.random.split(key_filter, ISLANDS))
-        log_weights = islands.log_weights + islands.log_evidence[:, None]
-        # An island that failed counts by its last weights only, and the inference says so.
-        log_weights = jnp.where(jnp.isfinite(log_weights).any(), log_weights, islands.log_weights)
-        chosen = jax.random.categorical(key_draw, log_weights.ravel(), shape=(count,))
-        found = descent(islands, jnp.stack([chosen // size, chosen % size], 1))
+        key_filter, key_move = jax.random.split(key)
+        islands, dice = filter_islands(key_filter, self.evidence, seen, self.particles // ISLANDS, ISLANDS, count)
+        found = descent(islands, islands.draw(dice))
         if self.moves:
             chain = Moves(self, seen, islands.cut_short.all(), self.moves)
             found = chain.moved(key_move, chain.begun(found)).paths
@@ -201,6 +195,16 @@ class Filtered(eqx.Module):
     reason: Array
     step: Array
 
+    def draw(self, dice: Array) -> Array:
+        """Islands and slots `[n, 2]` of last particles, by their weights; of `[K]` islands, from uniform `[n]` numbers."""
+        log_weights = self.log_weights + self.log_evidence[:, None]
+        # Where all islands failed they count by their last weights only, and the inference says so.
+        weights = jax.nn.softmax(jnp.where(jnp.isfinite(log_weights).any(), log_weights, self.log_weights).ravel())
+        upper = jnp.cumsum(weights)
+        found = jnp.searchsorted(upper / upper[-1], dice, side="right")
+        chosen, size = jnp.minimum(found, weights.size - 1).astype(jnp.int32), self.log_weights.shape[1]
+        return jnp.stack([chosen // size, chosen % size], 1)
+
 
 def descent(islands: Filtered, chosen: Array) -> Path:
     """What particles of `[K]` islands descend from; `chosen` `[n, 2]` holds their islands and slots. `[n, ...]`."""
@@ -217,17 +221,38 @@ def descent(islands: Filtered, chosen: Array) -> Path:
     return Path(initial, jax.tree.map(over_time, transition))
 
 
-def filter_paths(key: Array, evidence: Evidence, seen: Seen, size: int) -> Filtered:
-    """A bootstrap filter of `size` particles over one episode. Consumes `key`.
+def filter_islands(
+    key: Array, evidence: Evidence, seen: Seen, size: int, islands: int = 1, count: int = 1
+) -> tuple[Filtered, Array]:
+    """Independent filters of `size` particles each, `[K, ...]`, and `count` uniform numbers besides. Consumes `key`.
+
+    All chance is drawn in three rows: every further one costs a third of a second of compilation.
+    """
+    key_first, key_moves, key_dice = jax.random.split(key, 3)
+    model, horizon = evidence.model, seen.within.shape[0] - 1
+    first = Coordinates(model.initial_noise).times(size).times(islands).sample(key_first)
+    moves = Coordinates(model.transition_noise).times(size).times(horizon + 1).times(islands).sample(key_moves)
+    dice = jax.random.uniform(key_dice, (islands * (horizon + 1) + count,))
+    offsets = dice[count:].reshape(islands, horizon + 1)
+    run = lambda *noise: filter_paths(evidence, seen, *noise)
+    return jax.vmap(run)(first, moves, offsets), dice[:count]
+
+
+def filter_paths(evidence: Evidence, seen: Seen, first: Position, moves: Position, offsets: Array) -> Filtered:
+    """A bootstrap filter over one episode.
 
     Where no particle agrees with a step, it goes on from equal weights, and says at which step and why.
+
+    Args:
+        evidence: by which particles are weighed.
+        seen: the episode.
+        first: of U_s1, `[N, ...]`.
+        moves: of U_s, `[T + 1, N, ...]`, the last of which is not used.
+        offsets: uniform numbers `[T + 1]`, for resampling.
     """
-    key_first, key_moves, key_resample = jax.random.split(key, 3)
-    model, horizon = evidence.model, seen.within.shape[0] - 1
+    model, (horizon, size) = evidence.model, (seen.within.shape[0] - 1, jax.tree.leaves(first)[0].shape[0])
     initial, transition = Coordinates(model.initial_noise), Coordinates(model.transition_noise)
-    first = initial.times(size).sample(key_first)
     states = jax.vmap(lambda x: model.initial(initial.noise(x)))(first)
-    moves = transition.times(size).times(horizon + 1).sample(key_moves)
     memories = jax.vmap(lambda _: evidence.first_memory())(jnp.arange(size))
     even = jnp.full(size, -jnp.log(1.0 * size))
     nothing = Agreement(jnp.zeros(size), jnp.zeros(size), jnp.zeros(size, bool))
@@ -258,7 +283,7 @@ def filter_paths(key: Array, evidence: Evidence, seen: Seen, size: int) -> Filte
         return carry, (parents, log_weights)
 
     start = states, memories, nothing, even, jnp.zeros(()), jnp.zeros((), bool), (jnp.int32(FINE), jnp.int32(-1))
-    offsets, order = jax.random.uniform(key_resample, (horizon + 1,)), jnp.arange(horizon + 1, dtype=jnp.int32)
+    order = jnp.arange(horizon + 1, dtype=jnp.int32)
     carry, (parents, log_weights) = jax.lax.scan(step, start, (moves, offsets, seen, order))
     log_evidence, cut_short, (reason, failed) = carry[4:]
     moves, parents = jax.tree.map(lambda leaf: leaf[:-1], (moves, parents))

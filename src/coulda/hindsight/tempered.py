@@ -15,7 +15,7 @@ from jax.scipy.special import logsumexp
 
 from coulda.hindsight.likelihood import Agreement, Evidence, Seen
 from coulda.hindsight.moves import ISLANDS, Moves, Path, Population
-from coulda.hindsight.particles import Sampler, check_size, filter_paths, island_gap, systematic
+from coulda.hindsight.particles import Sampler, check_size, filter_islands, island_gap, systematic
 from coulda.hindsight.source import ALL_STEPS, FINE, IMPOSSIBLE, NOT_A_NUMBER, Inference
 from coulda.pomdp import POMDP, Actor
 
@@ -59,7 +59,7 @@ class Tempered(Sampler):
     def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
         """Draws of the last temperature. Consumes `key`."""
         key_scout, key_run, key_draw = jax.random.split(key, 3)
-        scouts = filter_paths(key_scout, self.evidence, seen, SCOUTS)
+        scouts = jax.tree.map(lambda leaf: leaf[0], filter_islands(key_scout, self.evidence, seen, SCOUTS)[0])
         size = self.particles // ISLANDS
         moves = Moves(self, seen, scouts.cut_short, self.moves)
         run = lambda one: _tempered(one, moves, size)
