@@ -26,9 +26,9 @@ class InventoryState(NamedTuple):
 class Inventory(POMDP):
     """Order goods each morning, sell what is asked for while stock lasts, and keep the rest.
 
-    Demand is level · exp(noise), and the level itself drifts. A sold unit earns 1, an ordered one costs 0.4, and one that
-    is left over costs `holding`. Stock and sales are counted with an error of `count_error`. In a stock-out the demand
-    is known from below only: the log of a careful shop says little of how much could have been sold.
+    Demand is level · exp(noise), and the level itself drifts. A sold unit earns 1, an ordered one costs 0.4, and one
+    that is left over costs `holding`. Stock and sales are counted with an error of `count_error`. In a stock-out the
+    demand is known from below only: the log of a careful shop says little of how much could have been sold.
 
     Args:
         horizon: T, in days.
@@ -52,13 +52,13 @@ class Inventory(POMDP):
     def __init__(
         self,
         *,
-        horizon: int = 20,
+        horizon: int = 14,
         level: float = 10.0,
         spread: float = 0.5,
         drift: float = 0.05,
         variation: float = 0.3,
         holding: float = 0.1,
-        count_error: float = 1.0,
+        count_error: float = 3.0,
     ):
         self.level, self.spread, self.drift = (jnp.asarray(x, float) for x in (level, spread, drift))
         self.variation, self.holding, self.count_error = (

@@ -44,7 +44,6 @@ from coulda.hindsight.source import fresh, informed
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
 
-
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 

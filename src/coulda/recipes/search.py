@@ -45,8 +45,8 @@ class SearchRecipe:
     """Or a log, in any format, from which each update's episodes are drawn instead; then the true return is not known,
     and what the model says of the log's scenarios is told."""
     scenarios: Scenarios = "hindsight"
-    """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS; so is the name of a
-    source, to overrule the one that is chosen."""
+    """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS; so is the name of
+    a source, to overrule the one that is chosen."""
     updates: int = 200
     """Policy updates in all, those before a resume included."""
     episodes: int = 16
