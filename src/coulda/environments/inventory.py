@@ -11,7 +11,7 @@ from jax import Array
 from coulda.noise import Normal
 from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice
 
-ORDERS = jnp.array([0.0, 5.0, 10.0, 15.0, 20.0, 25.0])
+ORDERS = np.array([0.0, 5.0, 10.0, 15.0, 20.0, 25.0], np.float32)
 """What can be ordered in a day, by action."""
 
 
@@ -97,13 +97,13 @@ class Inventory(POMDP):
 
     def transition(self, state: InventoryState, action: Array, u: Array) -> InventoryState:
         """The order arrives, and is sold as far as it goes."""
-        available = state.stock + ORDERS[action]
+        available = state.stock + jnp.asarray(ORDERS)[action]
         sold = jnp.minimum(state.level * jnp.exp(self.variation * u[0]), available)
         return InventoryState(state.level * jnp.exp(self.drift * u[1]), available - sold, sold)
 
     def reward(self, state: InventoryState, action: Array, next_state: InventoryState) -> Array:  # noqa: ARG002
         """What was sold, less what was ordered and kept."""
-        return next_state.sold - 0.4 * ORDERS[action] - self.holding * next_state.stock
+        return next_state.sold - 0.4 * jnp.asarray(ORDERS)[action] - self.holding * next_state.stock
 
     def observe(self, state: InventoryState, u: Array) -> Array:
         """Both counts."""

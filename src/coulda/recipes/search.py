@@ -213,8 +213,7 @@ def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:
     return batched(lambda u: rollout(model, policy, u).episode_return, scenarios)
 
 
-def collect(places: dict[str, str], episodes: int, batches: int) -> Work:
+def collect(places: dict[str, Any], episodes: int, batches: int) -> Work:
     """What workers do: a share of the episodes of an update."""
     made = SearchRecipe(**places).find()
-    assert not isinstance(made.environment, Logged)
-    return collection_work(made.environment, made.policy(jax.random.key(0)), episodes, batches)
+    return collection_work(made.simulator, made.policy(jax.random.key(0)), episodes, batches)

@@ -23,7 +23,7 @@ from coulda.drawing import as_svg, new_figure
 from coulda.environments import Pump
 from coulda.evaluation import on_policy
 from coulda.evaluation.intervals import mean_interval
-from coulda.hindsight import Particles, Prior
+from coulda.hindsight import Particles, Prior, ScenarioSource
 from coulda.noise import Categorical
 from coulda.pomdp import Policy
 from coulda.search import PolicySearch, ReturnWeightedRegression
@@ -60,7 +60,7 @@ DESKTOP = Preset()
 
 
 KNOWING = "MB-PS that knows"
-"""With scenarios of the environment itself: what there is to be had with this policy and these updates."""
+"""In the environment itself as the model: what there is to be had with this policy and these updates."""
 
 
 class Upkeep(Policy):
@@ -95,15 +95,20 @@ class Upkeep(Policy):
 
 
 def searches(preset: Preset) -> dict[str, PolicySearch]:
-    """Both methods, and what could be had; they share everything but the scenarios."""
+    """Both methods, which share everything but the scenarios; and what could be had."""
     environment, model = Pump(worn=preset.worn), Pump(worn=preset.believed)
-    sources = {"CF-GPS": Particles(model, particles=preset.particles), "MB-PS": Prior(model)}
-    sources[KNOWING] = Prior(environment)
     objective = ReturnWeightedRegression(preset.rollouts, preset.temperature)
     optimizer = optax.adam(preset.learning_rate)
+
+    def search(model: Pump, source: ScenarioSource) -> PolicySearch:
+        return PolicySearch(
+            environment, model, source, optimizer, objective=objective, num_episodes=preset.num_episodes
+        )
+
     return {
-        name: PolicySearch(environment, model, source, optimizer, objective=objective, num_episodes=preset.num_episodes)
-        for name, source in sources.items()
+        "CF-GPS": search(model, Particles(model, particles=preset.particles)),
+        "MB-PS": search(model, Prior(model)),
+        KNOWING: search(environment, Prior(environment)),
     }
 
 
@@ -112,10 +117,7 @@ def learning_curve(search: PolicySearch, preset: Preset, seed: int) -> tuple[lis
     state, curve = search.init(Upkeep.zero()), []
     for number, key in enumerate(jax.random.split(jax.random.key(seed), preset.updates + 1)):
         if number % preset.evaluate_every == 0:
-            found = on_policy(
-                jax.random.key(1_000 + seed), search.environment, state.policy, preset.evaluation_episodes
-            )
-            curve.append(found.value)
+            curve.append(_true_return(search, state.policy, preset.evaluation_episodes, 1_000 + seed))
         if number < preset.updates:
             state, _ = search.step(key, state)
     assert isinstance(state.policy, Upkeep)
