@@ -8,7 +8,7 @@ COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-in
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow docs results bench faults lock clean
+.PHONY: help demo test test-slow docs worlds results bench faults lock clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ test-slow: $(INSTALLED)  ## run the slow tests only
 
 docs: $(INSTALLED)       ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
+
+worlds: $(INSTALLED)     ## evaluate in four worlds with something hidden, and draw docs/_static/world_*.svg
+	$(BIN)/python docs/worlds.py
 
 results: $(INSTALLED)    ## write docs/results.md anew, from results/*.json
 	$(BIN)/python docs/make_results.py

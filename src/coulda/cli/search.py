@@ -12,7 +12,7 @@ from tyro.conf import OmitArgPrefixes
 from coulda.cli.executors import Who
 from coulda.cli.presets import PresetName
 from coulda.episodes import collect, read_any
-from coulda.evaluation import OnPolicy, OnScenarios, compare
+from coulda.evaluation import Method, OnPolicy, OnScenarios, compare
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor
 from coulda.hindsight import Prior
@@ -90,7 +90,8 @@ class Search:
         """Both policies on the log, or on fresh episodes of the first: the table, and which episodes would flip."""
         key_log, key_table, key_explore = jax.random.split(jax.random.fold_in(jax.random.key(self.recipe.seed), 3), 3)
         source = world.source(self.recipe.scenarios)
-        methods, log = [OnScenarios(world.model, source)], self._log(key_log, world, policies["before"])
+        methods: list[Method] = [OnScenarios(world.model, source)]
+        log = self._log(key_log, world, policies["before"])
         if not isinstance(world.environment, Logged):
             methods.append(OnPolicy(world.environment))
         with bar(f"evaluating on {len(log):,} episodes", len(log)) as advance:

@@ -27,9 +27,9 @@ class GlucoseState(NamedTuple):
 class Glucose(POMDP):
     """Dose insulin, 0 to 3 units an hour, after readings of glucose.
 
-    g' = g - 0.15 (g - 140) - sensitivity · insulin + meal + noise, at least 20; insulin decays by 0.4 an hour and takes up
-    the dose. A meal of up to 60 mg/dl comes in one hour of four. The reward is -(log₂(g' / 110))²: half of the target is
-    as bad as its double.
+    g' = g - 0.15 (g - 140) - sensitivity · insulin + meal + noise, at least 20; insulin decays by 0.4 an hour and takes
+    up the dose. A meal of up to 60 mg/dl comes in one hour of four. The reward is -(log₂(g' / 110))²: half of the
+    target is as bad as its double.
 
     Args:
         horizon: T, in hours.
@@ -49,11 +49,11 @@ class Glucose(POMDP):
     def __init__(
         self,
         *,
-        horizon: int = 24,
+        horizon: int = 12,
         sensitivity: float = 8.0,
         spread: float = 0.4,
         noise: float = 5.0,
-        reading_error: float = 10.0,
+        reading_error: float = 20.0,
     ):
         self.sensitivity, self.spread = jnp.asarray(sensitivity, float), jnp.asarray(spread, float)
         self.noise, self.reading_error = jnp.asarray(noise, float), jnp.asarray(reading_error, float)

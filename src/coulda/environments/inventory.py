@@ -11,7 +11,7 @@ from jax import Array
 from coulda.noise import Normal
 from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice
 
-ORDERS = jnp.array([0.0, 5.0, 10.0, 15.0, 20.0, 25.0])
+ORDERS = np.array([0.0, 5.0, 10.0, 15.0, 20.0, 25.0], np.float32)
 """What can be ordered in a day, by action."""
 
 
@@ -26,9 +26,9 @@ class InventoryState(NamedTuple):
 class Inventory(POMDP):
     """Order goods each morning, sell what is asked for while stock lasts, and keep the rest.
 
-    Demand is level · exp(noise), and the level itself drifts. A sold unit earns 1, an ordered one costs 0.4, and one that
-    is left over costs `holding`. Stock and sales are counted with an error of `count_error`. In a stock-out the demand
-    is known from below only: the log of a careful shop says little of how much could have been sold.
+    Demand is level · exp(noise), and the level itself drifts. A sold unit earns 1, an ordered one costs 0.4, and one
+    that is left over costs `holding`. Stock and sales are counted with an error of `count_error`. In a stock-out the
+    demand is known from below only: the log of a careful shop says little of how much could have been sold.
 
     Args:
         horizon: T, in days.
@@ -52,13 +52,13 @@ class Inventory(POMDP):
     def __init__(
         self,
         *,
-        horizon: int = 20,
+        horizon: int = 14,
         level: float = 10.0,
         spread: float = 0.5,
         drift: float = 0.05,
         variation: float = 0.3,
         holding: float = 0.1,
-        count_error: float = 1.0,
+        count_error: float = 3.0,
     ):
         self.level, self.spread, self.drift = (jnp.asarray(x, float) for x in (level, spread, drift))
         self.variation, self.holding, self.count_error = (
@@ -97,13 +97,13 @@ class Inventory(POMDP):
 
     def transition(self, state: InventoryState, action: Array, u: Array) -> InventoryState:
         """The order arrives, and is sold as far as it goes."""
-        available = state.stock + ORDERS[action]
+        available = state.stock + jnp.asarray(ORDERS)[action]
         sold = jnp.minimum(state.level * jnp.exp(self.variation * u[0]), available)
         return InventoryState(state.level * jnp.exp(self.drift * u[1]), available - sold, sold)
 
     def reward(self, state: InventoryState, action: Array, next_state: InventoryState) -> Array:  # noqa: ARG002
         """What was sold, less what was ordered and kept."""
-        return next_state.sold - 0.4 * ORDERS[action] - self.holding * next_state.stock
+        return next_state.sold - 0.4 * jnp.asarray(ORDERS)[action] - self.holding * next_state.stock
 
     def observe(self, state: InventoryState, u: Array) -> Array:
         """Both counts."""

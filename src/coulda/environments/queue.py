@@ -8,10 +8,10 @@ from coulda.environments.linear_gaussian import LinearQuadratic
 class Queue(LinearQuadratic):
     """Two queues in heavy traffic, so that no desk is ever idle and everything is linear.
 
-    s = (q₁, q₂, v₁, v₂): how much longer than usual each queue is, and how much faster than usual each desk works, which
-    is hidden and stays as it is. The action a is how many more people than usual are sent to the first desk instead of
-    the second: q₁' = q₁ + a - v₁ + noise, q₂' = q₂ - a - v₂ + noise. The queues' lengths are counted with an error, and
-    the reward is -(q₁² + q₂² + a²) / 100.
+    s = (q₁, q₂, v₁, v₂): how much longer than usual each queue is, and how much faster than usual each desk works,
+    which is hidden and stays as it is. The action a is how many more people than usual are sent to the first desk
+    instead of the second: q₁' = q₁ + a - v₁ + noise, q₂' = q₂ - a - v₂ + noise. The queues' lengths are counted with an
+    error, and the reward is -(q₁² + q₂² + a²) / 100.
 
     Args:
         horizon: T.

@@ -1,7 +1,7 @@
 """Small policies whose parameters are trained by gradients; a `TabularPolicy` policy's logits are another.
 
-Every float array of a policy is a parameter to `PolicySearch`, also of one of your own. `save_parameters` keeps what was
-found, and `load_parameters` puts it into a policy of the same structure.
+Every float array of a policy is a parameter to `PolicySearch`, also of one of your own. `save_parameters` keeps what
+was found, and `load_parameters` puts it into a policy of the same structure.
 """
 
 from pathlib import Path

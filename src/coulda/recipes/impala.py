@@ -92,7 +92,7 @@ class ImpalaRecipe:
     def make_environment(self) -> POMDP:
         """Where to learn."""
         if self.world not in SOKOBAN_WORLDS:
-            return find_world(self.world).environment
+            return find_world(self.world).simulator
         world = find_sokoban(self.world)
         return make_sokoban(draw_levels(jax.random.key(self.seed), world, "policy", self.levels), world)
 
@@ -101,7 +101,7 @@ class ImpalaRecipe:
         key, _ = jax.random.split(jax.random.key(self.seed))
         if self.world in SOKOBAN_WORLDS:
             return self.network.first_policy(key, find_sokoban(self.world))
-        environment = find_world(self.world).environment
+        environment = find_world(self.world).simulator
         spaces: Any = environment.observation_space, environment.action_space
         if not hasattr(environment.action_space, "n"):
             raise CouldaError(
@@ -114,7 +114,7 @@ class ImpalaRecipe:
         """(key, policy) -> its mean return, in PO-Sokoban on held-out levels, and the share of them that it solves."""
         if self.world in SOKOBAN_WORLDS:
             return HeldOut.drawn(self.seed + 1, find_sokoban(self.world), episodes).solve_rate
-        environment = find_world(self.world).environment
+        environment = find_world(self.world).simulator
         return lambda key, policy: {"held_out/return": on_policy(key, environment, policy, episodes).value}
 
 

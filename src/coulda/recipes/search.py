@@ -45,8 +45,8 @@ class SearchRecipe:
     """Or a log, in any format, from which each update's episodes are drawn instead; then the true return is not known,
     and what the model says of the log's scenarios is told."""
     scenarios: Scenarios = "hindsight"
-    """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS; so is the name of a
-    source, to overrule the one that is chosen."""
+    """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS; so is the name of
+    a source, to overrule the one that is chosen."""
     updates: int = 200
     """Policy updates in all, those before a resume included."""
     episodes: int = 16
@@ -213,8 +213,7 @@ def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:
     return batched(lambda u: rollout(model, policy, u).episode_return, scenarios)
 
 
-def collect(places: dict[str, str], episodes: int, batches: int) -> Work:
+def collect(places: dict[str, Any], episodes: int, batches: int) -> Work:
     """What workers do: a share of the episodes of an update."""
     made = SearchRecipe(**places).find()
-    assert not isinstance(made.environment, Logged)
-    return collection_work(made.environment, made.policy(jax.random.key(0)), episodes, batches)
+    return collection_work(made.simulator, made.policy(jax.random.key(0)), episodes, batches)

@@ -46,6 +46,13 @@ class World:
     expert: Any = None
     """A policy or planner λ_e, where one is known."""
 
+    @property
+    def simulator(self) -> POMDP:
+        """The environment, to act in."""
+        if isinstance(self.environment, Logged):
+            raise CouldaError("this world is a log, in which nobody can act; give an environment.")
+        return self.environment
+
     @cached_property
     def choice(self) -> Choice:
         """The source of hindsight, and why it is that one."""

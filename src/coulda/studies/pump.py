@@ -23,7 +23,7 @@ from coulda.drawing import as_svg, new_figure
 from coulda.environments import Pump
 from coulda.evaluation import on_policy
 from coulda.evaluation.intervals import mean_interval
-from coulda.hindsight import Particles, Prior
+from coulda.hindsight import Particles, Prior, ScenarioSource
 from coulda.noise import Categorical
 from coulda.pomdp import Policy
 from coulda.search import PolicySearch, ReturnWeightedRegression
@@ -59,6 +59,10 @@ DESKTOP = Preset()
 """Fixed after one pilot run with seed 0, which is not among the seeds."""
 
 
+KNOWING = "MB-PS that knows"
+"""In the environment itself as the model: what there is to be had with this policy and these updates."""
+
+
 class Upkeep(Policy):
     """Service with a probability that is logistic in what was heard lately and in when the last service was.
 
@@ -91,14 +95,20 @@ class Upkeep(Policy):
 
 
 def searches(preset: Preset) -> dict[str, PolicySearch]:
-    """Both methods, which share everything but the scenarios."""
+    """Both methods, which share everything but the scenarios; and what could be had."""
     environment, model = Pump(worn=preset.worn), Pump(worn=preset.believed)
-    sources = {"CF-GPS": Particles(model, particles=preset.particles), "MB-PS": Prior(model)}
     objective = ReturnWeightedRegression(preset.rollouts, preset.temperature)
     optimizer = optax.adam(preset.learning_rate)
+
+    def search(model: Pump, source: ScenarioSource) -> PolicySearch:
+        return PolicySearch(
+            environment, model, source, optimizer, objective=objective, num_episodes=preset.num_episodes
+        )
+
     return {
-        name: PolicySearch(environment, model, source, optimizer, objective=objective, num_episodes=preset.num_episodes)
-        for name, source in sources.items()
+        "CF-GPS": search(model, Particles(model, particles=preset.particles)),
+        "MB-PS": search(model, Prior(model)),
+        KNOWING: search(environment, Prior(environment)),
     }
 
 
@@ -107,10 +117,7 @@ def learning_curve(search: PolicySearch, preset: Preset, seed: int) -> tuple[lis
     state, curve = search.init(Upkeep.zero()), []
     for number, key in enumerate(jax.random.split(jax.random.key(seed), preset.updates + 1)):
         if number % preset.evaluate_every == 0:
-            found = on_policy(
-                jax.random.key(1_000 + seed), search.environment, state.policy, preset.evaluation_episodes
-            )
-            curve.append(found.value)
+            curve.append(_true_return(search, state.policy, preset.evaluation_episodes, 1_000 + seed))
         if number < preset.updates:
             state, _ = search.step(key, state)
     assert isinstance(state.policy, Upkeep)
@@ -145,7 +152,7 @@ def draw(found: dict[str, Any]) -> str:
     """The curves of all seeds, and their mean."""
     figure = new_figure(5, 3.2)
     axes = figure.subplots()
-    for color, name in (("C0", "CF-GPS"), ("C1", "MB-PS")):
+    for color, name in (("C0", "CF-GPS"), ("C1", "MB-PS"), ("0.5", KNOWING)):
         curves = np.array(found[name]["true returns"])
         axes.plot(found["updates"], curves.T, color=color, alpha=0.35, linewidth=1)
         axes.plot(found["updates"], curves.mean(0), color=color, label=name)
