@@ -145,7 +145,8 @@ class HindsightStudy:
         for name, number in case.wrong.items():
             factor, moved = _wrong(case, number, key_truth, truth)
             wrong = case.make(**case.right | {number: factor * case.right[number]})
-            again = type(source)(wrong)
+            remake: Callable[[POMDP], ScenarioSource] = type(source)  # pyright: ignore[reportAssignmentType]
+            again = remake(wrong)
             rows = self._evaluate(key_evaluate, log, wrong, case.target, again, self.wrong_logs)
             change = {"number": number, "factor": factor, "moves the value by": moved}
             found[f"wrong {name}"] = change | self._summary(rows, truth)
@@ -186,7 +187,7 @@ def _said(estimates: list[Estimate], truth: float) -> dict[str, Any]:
     return {
         "logs": len(estimates),
         "coverage": float(np.mean(held)),
-        "mean": float(np.mean([e.value for e in estimates])),
+        "mean": float(np.mean([e.value for e in estimates if e.value is not None])),
         "width": float(np.mean([e.interval.width for e in estimates if e.interval is not None])),
         "trusted": float(np.mean(trusted)),
         "coverage where trusted": float(np.mean(both)) if both else None,
