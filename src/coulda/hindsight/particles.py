@@ -196,7 +196,7 @@ class Filtered(eqx.Module):
     step: Array
 
     def draw(self, dice: Array) -> Array:
-        """Islands and slots `[n, 2]` of last particles of `[K]` islands by their weights, from uniform numbers `[n]`."""
+        """Islands and slots `[n, 2]` of last particles of `[K]` islands, by weight, from uniform numbers `[n]`."""
         log_weights = self.log_weights + self.log_evidence[:, None]
         # Where all islands failed they count by their last weights only, and the inference says so.
         weights = jax.nn.softmax(jnp.where(jnp.isfinite(log_weights).any(), log_weights, self.log_weights).ravel())

@@ -1,7 +1,7 @@
 """Is CF-PE right in worlds with a hidden state, and does it notice a wrong model? `python -m coulda.studies.hindsight`.
 
 In each world logs are collected, and another policy is evaluated on every log by CF-PE with the source that is chosen
-for the model: how often the interval holds the truth, how often the right model is not trusted, and how often a model is
+for the model: how often the interval holds the truth, how often the right model is not trusted, and how often one is
 that is wrong about its prior, its dynamics or its observations by as much as moves that policy's value by a fifth.
 """
 
