@@ -79,8 +79,6 @@ class OnScenarios(Method):
     @cached_property
     def choice(self) -> Choice:
         """The source, and why it is that one; the prior where none can infer anything."""
-        if isinstance(self.scenarios, ScenarioSource):
-            return Choice(self.scenarios, f"{type(self.scenarios).__name__}, as asked")
         try:
             return chosen(self.model, self.scenarios)
         except CouldaError as error:

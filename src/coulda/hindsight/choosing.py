@@ -63,19 +63,16 @@ def choose(model: POMDP) -> Choice:
     raise CouldaError(_nothing(model, refusals, ""))
 
 
-def chosen(model: POMDP, scenarios: str) -> Choice:
-    """The source of that name, or the `choose`n one where that is "auto"."""
+def chosen(model: POMDP, scenarios: ScenarioSource | str) -> Choice:
+    """The source that is named, or `choose`n where that is "auto"; one that is given is taken as it is."""
+    if isinstance(scenarios, ScenarioSource):
+        return Choice(scenarios, f"{type(scenarios).__name__}, as asked")
     if scenarios == "auto":
         return choose(model)
     named = SOURCES | {"prior": Prior, "nuts": Nuts}
     if scenarios not in named:
         raise CouldaError(f"scenarios is {scenarios!r}; choose from {['auto', *named]} or give a source.")
     return Choice(named[scenarios](model), f"{scenarios}, as asked")
-
-
-def source_of(model: POMDP, scenarios: ScenarioSource | str) -> ScenarioSource:
-    """The source that is given, or the one of that name."""
-    return scenarios if isinstance(scenarios, ScenarioSource) else chosen(model, scenarios).source
 
 
 def _why(name: str, refusals: list[str]) -> str:

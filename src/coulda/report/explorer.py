@@ -18,7 +18,7 @@ from coulda.episodes import EpisodeLog
 from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import ScenarioSource
-from coulda.hindsight.choosing import source_of
+from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
 from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
 from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
@@ -73,7 +73,7 @@ def explore(
         raise CouldaError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
     view = view_of(model) if view is None else view
     repeated = episodes.schema.last_observation == "repeated"
-    keys, source = jax.random.split(key, len(episodes)), source_of(model, scenarios)
+    keys, source = jax.random.split(key, len(episodes)), chosen(model, scenarios).source
     drawn, observed, replayed = _infer(model, source, view, repeated, num_samples, keys, episodes.padded(model.horizon))
     # Programs of their own, so that policies that differ in their numbers only share one.
     played = tuple(_run(model, policy, view, drawn) for policy in policies.values())

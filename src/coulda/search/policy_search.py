@@ -16,7 +16,7 @@ from coulda.evaluation.model_checks import check_log_fits
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
-from coulda.hindsight.choosing import source_of
+from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
 from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
@@ -147,7 +147,7 @@ class PolicySearch(eqx.Module):
                 "parameters arrays, as in `threshold: Array = eqx.field(converter=jnp.asarray)`."
             )
         optimizer_state = first_state(self.optimizer, policy)
-        source = source_of(self.model, self.scenarios)
+        source = chosen(self.model, self.scenarios).source
         first = SearchState(policy, policy, source, optimizer_state, jnp.int32(0), jnp.int32(0))
         return on_all_devices(first)
 
