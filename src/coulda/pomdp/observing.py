@@ -133,7 +133,7 @@ def _given_gaussian(
     there = ~jnp.isnan(seen)
     seen = jnp.where(there, seen, 0.0)
     matrix = jax.jacfwd(predict)(jnp.zeros_like(fresh)) * jnp.where(there, 1.0, 0.0)[:, None]  # [m, n]
-    spread = (matrix * scale**2) @ matrix.T
+    spread = (matrix * scale[None, :] ** 2) @ matrix.T
     center = jnp.where(there, seen - predict(mean), 0.0)
     residual = jnp.where(there, seen - predict(fresh), 0.0)
     count = jnp.sum(jnp.where(there, 1.0, 0.0))
