@@ -1,4 +1,4 @@
-"""Four worlds with something hidden, and what hindsight makes of it: `python docs/worlds.py` draws `_static/world_*.svg`.
+"""Four worlds with something hidden, and what hindsight makes of it: `make worlds` draws `_static/world_*.svg`.
 
 In each, episodes are logged in an environment whose hidden part is not what the model believes, and two policies are
 evaluated on the log: by the model's prior (MB-PE), in hindsight (CF-PE), and in the environment itself. Then the same

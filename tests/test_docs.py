@@ -1,6 +1,7 @@
 """Every Python block of the documentation and the README runs, top to bottom, one namespace a page."""
 
 import importlib.util
+import json
 import re
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import ROOT
 
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
+WORLDS_PAGE = ROOT / "docs" / "worlds.md"
 
 
 def blocks(page) -> str:
@@ -54,7 +56,7 @@ WORLD = ("environments", "policies", "networks")
 
 @pytest.mark.parametrize("name", ["evaluation", pytest.param("search", marks=pytest.mark.slow)])
 def test_walks_are_short_and_go_down(name, tmp_path):
-    walks = load_walks()
+    walks = load_page("walks")
     walk = walks.WALKS[name](tmp_path / name)
     own = [file for file in walk.files if walks.room(file) not in WORLD]
     assert len(own) <= FILES[name], own
@@ -69,15 +71,32 @@ def boxes(picture: str) -> list[str]:
 
 
 def test_a_walk_that_goes_up_is_seen():
-    walks = load_walks()
+    walks = load_page("walks")
     walk = walks.Walk({("", "cli/search.py"): None, ("cli/search.py", "noise.py"): None})
     assert walk.upward() == []
     walk.calls["noise.py", "cli/search.py"] = None
     assert walk.upward() == [("noise.py", "cli/search.py")]
 
 
-def load_walks():
-    spec = importlib.util.spec_from_file_location("walks", ROOT / "docs" / "walks.py")
-    module = sys.modules["walks"] = importlib.util.module_from_spec(spec)
+def load_page(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_table_of_worlds_is_made_of_the_results():
+    rows = re.findall(r"^\| (\w+) \| ([\w ]+) \| ([-.\d]+) \| ([-.\d]+) \| ([-.\d]+) \|", WORLDS_PAGE.read_text(), re.M)
+    assert len(rows) == 8
+    for world, policy, *numbers in rows:
+        found = json.loads((ROOT / "results" / "worlds" / f"{world}.json").read_text())["wrong model"][policy]
+        for number, estimate in zip(numbers, found.values(), strict=True):
+            assert number == f"{estimate['value']:.{len(number.partition('.')[2])}f}"
+
+
+@pytest.mark.slow
+def test_a_world_is_evaluated_and_drawn(tmp_path):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = load_page("worlds").make("queue", tmp_path / "queue.svg", episodes=8, truth=8)
+    assert set(found["wrong model"]["balance"]) == {"MB-PE", "CF-PE(13)", "on-policy"}
+    assert (tmp_path / "queue.svg").read_text().startswith("<?xml")

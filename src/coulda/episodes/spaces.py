@@ -137,7 +137,7 @@ class BoxSpec(msgspec.Struct, tag="box", frozen=True, forbid_unknown_fields=True
         """The space itself."""
         dtype = np.dtype(self.dtype)
         bounds = [np.array([float(x) for x in bound]) for bound in (self.low, self.high)]
-        full = [np.broadcast_to(b if len(b) == 1 else b.reshape(self.shape), self.shape) for b in bounds]
+        full = [np.full(self.shape, b[0]) if len(b) == 1 else b.reshape(self.shape) for b in bounds]
         low, high = (bound.astype(dtype) for bound in full)
         return spaces.Box(low, high, self.shape, dtype.type)
 
@@ -171,6 +171,8 @@ def spec_of(space: gymnasium.Space) -> Spec:
 
     >>> spec_of(spaces.Discrete(3)).space()
     Discrete(3)
+    >>> spec_of(spaces.Box(-1, 1, ())).space()
+    Box(-1.0, 1.0, (), float32)
     """
     if isinstance(space, spaces.Dict):
         return DictSpec({name: spec_of(part) for name, part in space.spaces.items()})
