@@ -312,15 +312,33 @@ def gumbel_coupling(probabilities: Array, other: Array) -> GumbelCoupling:
     """
     total = probabilities + other
     ratio = probabilities / jnp.where(total > 0, total, 1.0)
-    order = jnp.argsort(ratio)
+    rank = _ranks(ratio)
+    order = jnp.zeros_like(rank).at[rank].set(jnp.arange(rank.shape[0], dtype=rank.dtype))
     s, p, q = ratio[order], probabilities[order], other[order]
     # At s_k the terms of all that come before are q s, and those of the others p (1 - s).
-    height = (1 - s) * jnp.cumsum(p[::-1])[::-1] + s * (jnp.cumsum(q) - q)
+    height = (1 - s) * _running_sum(p[::-1])[::-1] + s * (_running_sum(q) - q)
     pieces = (s[1:] - s[:-1]) / (height[1:] * height[:-1])
-    integral = jnp.concatenate([jnp.zeros_like(s[:1]), jnp.cumsum(pieces)])
-    back = jnp.argsort(order)
-    stay = other / jnp.where(total > 0, total * height[back], 1.0)
-    return GumbelCoupling(other, integral[back], stay)
+    integral = jnp.concatenate([jnp.zeros_like(s[:1]), _running_sum(pieces)])
+    return GumbelCoupling(other, integral[rank], other / jnp.where(total > 0, total * height[rank], 1.0))
+
+
+FEW = 128
+"""Up to which all pairs of numbers are compared sooner than XLA:CPU sorts them: 20 in 0.2 µs and not in 3."""
+
+
+def _ranks(numbers: Array) -> Array:
+    """The place of each number in the order of all, `[K]`; of equal ones the first comes first."""
+    place = jnp.arange(numbers.shape[0], dtype=jnp.int32)
+    if len(place) > FEW:
+        return jnp.zeros_like(place).at[jnp.argsort(numbers)].set(place)
+    one, other = numbers[:, None], numbers[None]
+    before = (other < one) | ((other == one) & (place[None] < place[:, None]))
+    return jnp.sum(before, axis=1, dtype=jnp.int32)
+
+
+def _running_sum(numbers: Array) -> Array:
+    """`cumsum`, which for a few numbers XLA:CPU computes six times slower."""
+    return jax.lax.associative_scan(jnp.add, numbers)
 
 
 class InverseCDFCoupling(eqx.Module):
