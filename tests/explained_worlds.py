@@ -1,4 +1,4 @@
-"""Observed finite worlds with published explanations: the synthetic set-up of Tsirtsis et al. (2021), and a 4 × 4 grid."""
+"""Observed finite worlds with published explanations: the synthetic one of Tsirtsis et al. (2021), and a 4 × 4 grid."""
 
 from functools import cache
 

@@ -172,11 +172,10 @@ class LogExplanation:
         improved = self.improvements[-1]
         assert improved.interval is not None
         helped = sum(helps(v, l) for v, l in zip(found.value[:, -1], found.logged, strict=True))
-        said = [
-            f"With at most {k} other decisions {helped:,} of {len(self):,} episodes would have gone better, and the "
-            f"mean return would have been {found.value[:, -1].mean():.4g} instead of {found.logged.mean():.4g} "
-            f"({improved.interval.low:.3g} to {improved.interval.high:.3g} more)."
-        ]
+        more = f"{improved.interval.low:.3g} to {improved.interval.high:.3g} more"
+        means = f"{found.value[:, -1].mean():.4g} instead of {found.logged.mean():.4g} ({more})"
+        said = [f"With at most {k} other decisions {helped:,} of {len(self):,} episodes would have gone better."]
+        said.append(f"The mean return would have been {means}.")
         if found.worst is not None:
             certain = sum(helps(v, l) for v, l in zip(found.worst[:, -1], found.logged, strict=True))
             said.append(f"Whatever the mechanism, {certain:,} of them would have; the others may not have been helped.")

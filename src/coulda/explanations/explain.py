@@ -18,6 +18,7 @@ from coulda.explanations.answers import Answers, LogExplanation
 from coulda.explanations.explanation import Explanation, inherited
 from coulda.explanations.program import Choices, Solved, solve
 from coulda.explanations.question import Question
+from coulda.explanations.scenarios import search_episode
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import ObservedTables, logged_batch, observed_tables, state_numbers
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
@@ -25,6 +26,8 @@ from coulda.progress import Advance
 
 MOST_NUMBERS = 2**26
 """Of all counterfactual rows that are in memory at once."""
+SEARCHED_AT_ONCE = 64
+"""Episodes that are in memory at once while each is searched by itself."""
 
 
 def explain(
@@ -75,7 +78,9 @@ def explain_log(
     question, advance = question or Question(), advance or (lambda count: None)  # noqa: ARG005
     question.check(model, log)
     if source is not None:
-        raise CouldaError("not yet")
+        if scenarios < 4:
+            raise CouldaError(f"scenarios is {scenarios}; draw at least 4, two to choose by and two to score")
+        return _by_search(key, model, log, source, question, trust, scenarios, advance)
     if not isinstance(model, FinitePOMDP):
         raise CouldaError(
             f"{type(model).__name__} is no finite model; give a source of scenarios, such as ObservedStates(model)."
@@ -101,6 +106,29 @@ def _by_dynamic_programming(
         advance(len(batch))
     answers = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
     return answers, eqx.Partial(_model_states, model, numbers)
+
+
+def _by_search(
+    key: Array,
+    model: POMDP,
+    log: Log,
+    source: ScenarioSource,
+    question: Question,
+    trust: Estimate | None,
+    scenarios: int,
+    advance: Advance,
+) -> LogExplanation:
+    found, number = [], 0
+    for batch in log.batches(SEARCHED_AT_ONCE):
+        padded = batch.padded(model.horizon)
+        for i in range(len(batch)):
+            episode = jax.tree.map(lambda leaf, i=i: leaf[i], padded)
+            one = search_episode(jax.random.fold_in(key, number), model, episode, source, question, scenarios, number)
+            found.append(one)
+            number += 1
+            advance(1)
+    answers = jax.tree.map(lambda *parts: np.stack(parts), *found)
+    return LogExplanation(question, answers, inherited(trust), lambda state, action: state)  # noqa: ARG005
 
 
 def _solved(

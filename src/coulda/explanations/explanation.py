@@ -1,4 +1,4 @@
-"""`Explanation`: which decisions of one episode mattered, what others would have made of it, and whether to believe it."""
+"""`Explanation`: which decisions of one episode mattered, what others would have made of it, and what to believe."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -162,14 +162,25 @@ def _plain(action: Any) -> Any:
     return action if isinstance(action, int | float | str) else np.asarray(action).tolist()
 
 
+def _short(action: Any) -> str:
+    """An action in three digits.
+
+    >>> _short(np.int32(3)), _short(np.array([0.12345, -1.0]))
+    ('3', '(0.123, -1)')
+    """
+    numbers = [f"{number:.3g}" for number in np.ravel(action)]
+    return numbers[0] if len(numbers) == 1 else f"({', '.join(numbers)})"
+
+
 def _what(answer: Explanation) -> str:
     if not helps(answer.logged + answer.gain, answer.logged):
         most = len(answer.curve) - 1
         return f"The return was {answer.logged:.4g}, and no {most} other decisions would have been better."
-    steps = ", ".join(f"{_plain(c.instead)} instead of {_plain(c.did)} at step {c.step}" for c in answer.changes)
-    value = answer.curve[-1].value
-    expected = "would have been" if answer.optimal else "would have been at least"
-    return f"The return was {answer.logged:.4g}; with {steps} it {expected} {value:.4g} in expectation."
+    steps = ", ".join(f"{_short(c.instead)} instead of {_short(c.did)} at step {c.step}" for c in answer.changes)
+    known = answer.influence is None and answer.probability is None
+    value = f"{answer.curve[-1].value:.4g}" if known else f"{answer.curve[-1].value:.4g} in expectation"
+    found = "" if answer.optimal else " Not all ways were tried."
+    return f"The return was {answer.logged:.4g}; with {steps} it would have been {value}.{found}"
 
 
 def _least(answer: Explanation) -> Sequence[str]:
@@ -188,9 +199,7 @@ def _sure(answer: Explanation) -> Sequence[str]:
     if answer.guaranteed is None or answer.best_case is None:
         return ()
     if not answer.certain:
-        return (
-            "It may not have helped: there are mechanisms with the same probabilities under which it does no better "
-            "than the log.",
-        )
+        others = "there are mechanisms with the same probabilities under which nothing does better than the log"
+        return (f"It may not have helped: {others}.",)
     low, high = answer.guaranteed[-1], answer.best_case[-1]
     return (f"Whatever the mechanism, {low:.4g} could have been had, and no more than {high:.4g}.",)

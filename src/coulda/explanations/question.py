@@ -34,6 +34,8 @@ class Question:
     budget: int = 20_000_000
     """How many steps of the model a search may take. Up to it the search is exact; beyond it only the most promising
     ways are followed, and the answer says so."""
+    largest_reward: float | None = None
+    """What no step can pay more than, where that is known: it bounds what a search that is not exact may miss."""
 
     def __post_init__(self) -> None:
         if self.changes < 0:
