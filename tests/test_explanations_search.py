@@ -14,13 +14,15 @@ from coulda.environments import TabularPOMDP, tiger
 from coulda.episodes import collect
 from coulda.errors import CouldaError
 from coulda.explanations import Question, explain, explain_log
-from coulda.explanations.scenarios import _draw, _play
+from coulda.explanations.scenarios import draw, play
+from coulda.explanations.search import LoggedEnd
 from coulda.hindsight import Exact, ObservedStates
-from coulda.policies import UniformPolicy
+from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.policies.trainable import LinearGaussianPolicy
 from coulda.pomdp import AdditiveNoisePOMDP
 
 KEY = jax.random.key(0)
+END = LoggedEnd(jnp.int32(100), None)
 ACTIONS = np.array([[-1.0], [0.0], [1.0]], np.float32)
 
 
@@ -53,7 +55,7 @@ def brute_force(model, scenarios, episode, candidates, changes):
     logged = np.asarray(episode.action)
     sequences = np.array([[logged[t] if x is None else candidates[x] for t, x in enumerate(c)] for c in choices])
     made = np.array([sum(not np.array_equal(s[t], logged[t]) for t in range(model.horizon)) for s in sequences])
-    returns, _ = _play(model, scenarios, jnp.int32(model.horizon), jnp.asarray(sequences))
+    returns, _ = play(model, scenarios, END, jnp.int32(model.horizon), jnp.asarray(sequences))
     means = np.asarray(returns, float).mean(1)
     return [means[made <= k].max() for k in range(changes + 1)], sequences
 
@@ -62,7 +64,7 @@ def test_known_noise_is_searched_exhaustively():
     model, log = bent()
     source = ObservedStates(model)
     episode = jax.tree.map(lambda leaf: leaf[0], log.padded(4))
-    scenario = _draw(source, jax.random.split(KEY, 1), episode)
+    scenario = draw(source, jax.random.split(KEY, 1), episode)
     expected, _ = brute_force(model, scenario, episode, ACTIONS, 3)
     answer = explain(KEY, model, log[0], source, Question(3, actions=ACTIONS))
     np.testing.assert_allclose([e.value for e in answer.curve], expected, atol=1e-5)
@@ -122,6 +124,22 @@ def test_ways_that_meet_are_merged():
     np.testing.assert_allclose([e.value for e in answer.curve], [e.value for e in exact.curve], atol=1e-5)
 
 
+def test_somebody_decides_after_an_end_that_was_put_off():
+    """Both ways of explaining agree on it, and on what it is worth: without it the last action is kept."""
+    transition = np.zeros((2, 2, 2))
+    transition[0, 0], transition[1, 0], transition[:, 1] = [0, 1], [1, 0], [0, 1]  # 0 kills, 1 does not
+    kwargs = {"horizon": 4, "reparameterization": "inverse_cdf", "terminal": [False, True]}
+    model = TabularPOMDP([1, 0], transition, np.eye(2), np.array([1.0, -1.0]), **kwargs)
+    log = collect(KEY, model, TabularPolicy([[1, 0], [1, 0]]), 1)
+    assert log.lengths[0] == 1
+    for policy, expected in ((None, 0.0), (TabularPolicy([[0, 1], [0, 1]]), 4.0)):
+        for source in (None, Exact(model)):
+            answer = explain(KEY, model, log[0], source, Question(1, afterwards=policy), scenarios=4)
+            assert [e.value for e in answer.curve] == pytest.approx([-1, expected])
+            assert len(answer.changes) == 1
+            assert len(answer.courses[1].reward) == (2 if policy is None else 4)
+
+
 @cache
 def hidden():
     model = tiger(horizon=3, reparameterization="gumbel_max")
@@ -134,12 +152,12 @@ def test_hidden_states_are_chosen_on_one_half_and_scored_on_the_other():
     found = explain_log(KEY, model, log, source, Question(2), scenarios=scenarios)
     for i in range(len(log)):
         episode = jax.tree.map(lambda leaf, i=i: leaf[i], log.padded(3))
-        drawn = _draw(source, jax.random.split(jax.random.fold_in(KEY, i), scenarios), episode)
+        drawn = draw(source, jax.random.split(jax.random.fold_in(KEY, i), scenarios), episode)
         chosen, scored = (jax.tree.map(lambda leaf, s=s: leaf[s], drawn) for s in (slice(8), slice(8, None)))
         best, _ = brute_force(model, chosen, episode, np.arange(3), 2)
         actions = found.answers.action[i]
-        on_chosen, _ = _play(model, chosen, jnp.int32(3), jnp.asarray(actions))
-        on_scored, _ = _play(model, scored, jnp.int32(3), jnp.asarray(actions))
+        on_chosen, _ = play(model, chosen, END, jnp.int32(3), jnp.asarray(actions))
+        on_scored, _ = play(model, scored, END, jnp.int32(3), jnp.asarray(actions))
         np.testing.assert_allclose(np.asarray(on_chosen).mean(1), best, atol=1e-4)
         gains = np.asarray(on_scored, float) - np.asarray(on_scored, float)[:1]
         np.testing.assert_allclose(found.gains[i], gains.mean(1), atol=1e-4)
@@ -164,8 +182,8 @@ def test_flattery_by_choosing_and_scoring_on_the_same_scenarios():
     flattered = []
     for i in range(len(log)):
         episode = jax.tree.map(lambda leaf, i=i: leaf[i], log.padded(3))
-        drawn = _draw(source, jax.random.split(jax.random.fold_in(KEY, i), 4), episode)
-        returns, _ = _play(model, jax.tree.map(lambda leaf: leaf[:2], drawn), jnp.int32(3), found.answers.action[i])
+        drawn = draw(source, jax.random.split(jax.random.fold_in(KEY, i), 4), episode)
+        returns, _ = play(model, jax.tree.map(lambda leaf: leaf[:2], drawn), END, jnp.int32(3), found.answers.action[i])
         flattered.append(float(np.asarray(returns).mean(1)[-1] - np.asarray(returns).mean(1)[0]))
     apart = np.array(flattered) - found.gains[:, -1]
     assert apart.mean() > 2 * apart.std(ddof=1) / np.sqrt(len(apart))

@@ -28,7 +28,7 @@ def exact_returns(model: FinitePOMDP, policy: Policy, log: Log) -> np.ndarray:
         log: of the model's observations, the one after each last action included.
     """
     numbers, tables = state_numbers(model), observed_tables(model)
-    decisions = _decisions(policy, numbers, model.num_states)
+    decisions = decisions_of(policy, numbers, model.num_states)
     size = max(1, MOST_NUMBERS // (tables.probabilities.size * model.horizon))
     found, first = [], 0
     for batch in log.batches(size):
@@ -56,7 +56,7 @@ def _value(tables: ObservedTables, rows: Array, decisions: Array, steps: LoggedS
     return jnp.where(tables.terminal[steps.state[0]], 0.0, value[steps.state[0], 0])
 
 
-def _decisions(policy: Policy, numbers: np.ndarray, states: int) -> Array:
+def decisions_of(policy: Policy, numbers: np.ndarray, states: int) -> Array:
     """π(a | s), `[S, A]`."""
     seen = np.zeros(states, np.int32)
     seen[numbers[numbers >= 0]] = np.flatnonzero(numbers >= 0)

@@ -13,6 +13,7 @@ from coulda.episodes import EpisodeLog, Schema
 from coulda.episodes.validation import from_episodes
 from coulda.errors import CouldaError
 from coulda.evaluation import Estimate
+from coulda.evaluation.exact import decisions_of
 from coulda.evaluation.reading import Log, run
 from coulda.explanations.answers import Answers, LogExplanation
 from coulda.explanations.explanation import Explanation, inherited
@@ -20,12 +21,14 @@ from coulda.explanations.program import Choices, Solved, solve
 from coulda.explanations.question import Question
 from coulda.explanations.scenarios import search_episode
 from coulda.hindsight import ScenarioSource
-from coulda.hindsight.tables import ObservedTables, logged_batch, observed_tables, state_numbers
+from coulda.hindsight.tables import LoggedSteps, ObservedTables, logged_batch, observed_tables, state_numbers
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
 from coulda.progress import Advance
 
 MOST_NUMBERS = 2**26
 """Of all counterfactual rows that are in memory at once."""
+LARGE = 2**16
+"""Numbers in a table from which on episodes are solved one by one, which leaves out what one of them does not need."""
 SEARCHED_AT_ONCE = 64
 """Episodes that are in memory at once while each is searched by itself."""
 
@@ -41,7 +44,7 @@ def explain(
     scenarios: int = 32,
 ) -> Explanation:
     """Which decisions of one episode mattered; see `explain_log`, whose answer for a log of one episode this is."""
-    log = from_episodes(Schema(model.observation_space, model.action_space), [_as_numpy(episode)], [False])
+    log = from_episodes(Schema(model.observation_space, model.action_space), [as_numpy(episode)], [False])
     return explain_log(key, model, log, source, question, trust=trust, scenarios=scenarios, keep_policies=True)[0]
 
 
@@ -94,14 +97,18 @@ def _by_dynamic_programming(
 ) -> tuple[Answers, Callable[[Any, Any], Any]]:
     numbers, tables = state_numbers(model), observed_tables(model)
     cost = jnp.asarray(question.cost, tables.probabilities.dtype)
-    choices = Choices(question.free(model.horizon), question.allowed(model), cost)
+    policy = question.afterwards
+    afterwards = None if policy is None else decisions_of(policy, numbers, model.num_states)
+    choices = Choices(question.free(model.horizon), question.allowed(model), cost, afterwards)
     size = max(1, MOST_NUMBERS // (tables.probabilities.size * model.horizon))
     found, first = [], 0
     for batch in log.batches(size):
         steps, rows = logged_batch(tables, numbers, batch.padded(model.horizon), first)
         program = eqx.Partial(_solved, tables, rows, choices, question.changes, guarantees, keep_policies)
-        solved = jax.tree.map(np.asarray, run(program, (steps,)))
-        found.append(_answers(batch, np.asarray(steps.action), solved, guarantees))
+        one_by_one = tables.probabilities.size > LARGE
+        solved = _one_by_one(program, steps) if one_by_one else run(program, (steps,))
+        solved = jax.tree.map(np.asarray, solved)
+        found.append(_answers(batch, steps, solved, guarantees))
         first += len(batch)
         advance(len(batch))
     answers = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
@@ -138,9 +145,15 @@ def _solved(
     return found if keep_policy else found._replace(policy=None)
 
 
-def _answers(batch: EpisodeLog, did: np.ndarray, solved: Solved, guarantees: bool) -> Answers:
+@eqx.filter_jit
+def _one_by_one(program: Callable[[Any], Solved], steps: LoggedSteps) -> Solved:
+    return jax.lax.map(program, steps)
+
+
+def _answers(batch: EpisodeLog, steps: LoggedSteps, solved: Solved, guarantees: bool) -> Answers:
     """Values are what changes gain on top of the log, so that none of them is the log itself, bit for bit."""
     logged, path = batch.episode_returns, solved.path
+    did, taken = np.asarray(steps.action), np.asarray(steps.live)
 
     def on_top(value: Any) -> np.ndarray:
         return logged[:, None] + (value.astype(float) - value[:, :1].astype(float))
@@ -157,7 +170,7 @@ def _answers(batch: EpisodeLog, did: np.ndarray, solved: Solved, guarantees: boo
         reward=path.reward,
         live=live,
         state=path.state,
-        changed=live & (path.action != did[:, None]),
+        changed=live & taken[:, None] & (path.action != did[:, None]),
         worst=on_top(solved.worst) if guarantees else None,
         best=on_top(solved.best) if guarantees else None,
         influence=path.influence.sum(-1) / np.maximum(live.sum(-1), 1),
@@ -178,7 +191,7 @@ def _model_states(model: FinitePOMDP, numbers: np.ndarray, state: np.ndarray, ac
     return jax.tree.map(np.asarray, jax.vmap(one)(*arrays))
 
 
-def _as_numpy(episode: Episode) -> Episode:
+def as_numpy(episode: Episode) -> Episode:
     """The live steps of an episode, which may be padded."""
     length = int(np.asarray(episode.live).sum())
     found = jax.tree.map(np.asarray, episode)

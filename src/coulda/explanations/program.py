@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from coulda.evaluation.sensitivity import fill
-from coulda.hindsight.tables import LoggedSteps, ObservedTables
+from coulda.hindsight.tables import PLAIN_ROW, LoggedSteps, ObservedTables
 
 
 class Choices(eqx.Module):
@@ -26,6 +26,8 @@ class Choices(eqx.Module):
     """Whether each action may be taken instead, `[A]`."""
     cost: Array
     """Of a change, in units of the return."""
+    afterwards: Array | None
+    """Who decides after the logged end, π(a | s) `[S, A]`; None where the last action is kept."""
 
 
 class Path(NamedTuple):
@@ -71,7 +73,9 @@ def solve(tables: ObservedTables, rows: Array, choices: Choices, changes: int, b
         return tables.expect(rows[row], value)
 
     value, policy = _induction(tables, named, choices, changes, steps)
-    path = jax.vmap(lambda left: _follow(tables, rows, policy, steps, left))(jnp.arange(changes + 1))
+    path = jax.vmap(lambda left: _follow(tables, rows, policy, choices.afterwards, steps, left))(
+        jnp.arange(changes + 1)
+    )
     if not bounds:
         return Solved(value, value, value, policy, path)
     worst, best = (_induction(tables, _robust(tables, sign), choices, changes, steps)[0] for sign in (-1.0, 1.0))
@@ -85,23 +89,25 @@ def _induction(
     actions, states, _ = tables.probabilities.shape
 
     def step(value: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
-        state, action, category, row, counts, free = inputs
-        worth = expect(state, action, category, jnp.where(counts, row, 0), value)
+        state, action, category, row, live, counts, free = inputs
+        worth = expect(state, action, category, row, value)
         stay, others = worth[action], jnp.where(_others(choices, action), worth, -jnp.inf)
+        if choices.afterwards is not None:
+            stay = jnp.where(live, stay, jnp.einsum("sa,asc->sc", choices.afterwards, worth))
         best = jnp.max(others, axis=0)
         # Two plain reductions: XLA:CPU does not vectorize an argmax.
         which = jnp.min(jnp.where(others == best[None], jnp.arange(actions)[:, None, None], actions - 1), axis=0)
         changed = jnp.roll(best - choices.cost, 1, axis=1)  # with c changes left, c - 1 remain
-        possible = free & counts & (jnp.arange(changes + 1) > 0)[None]
+        possible = free & live & (jnp.arange(changes + 1) > 0)[None]
         # A tie, to rounding, changes nothing.
         margin = 16 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(stay))
         better = possible & (changed > stay + margin)
         updated = jnp.where(counts, jnp.where(better, changed, stay), value)
         return updated, jnp.where(better, jnp.roll(which, 1, axis=1), action).astype(jnp.int32)
 
-    inputs = (steps.state[:-1], steps.action, steps.category, steps.row, steps.counts, choices.free)
+    logged = (steps.state[:-1], steps.action, steps.category, steps.row, steps.live, steps.counts)
     start = jnp.zeros((states, changes + 1), tables.probabilities.dtype)
-    value, policy = jax.lax.scan(step, start, inputs, reverse=True)
+    value, policy = jax.lax.scan(step, start, (*logged, choices.free), reverse=True)
     return value[steps.state[0]], policy
 
 
@@ -121,37 +127,45 @@ def _robust(tables: ObservedTables, sign: float) -> Expect:
     """
     actions, states, size = tables.probabilities.shape
 
-    def expect(state: Array, action: Array, category: Array, row: Array, value: Array) -> Array:
-        plain = row == 0
-        chance = jnp.where(plain, 1.0, tables.probabilities[action, state, category])
+    def coupled(state: Array, action: Array, category: Array, value: Array) -> Array:
         onward = jnp.where(tables.terminal[:, None], 0.0, value).T
         every = onward[:, None, None, :] if tables.next_state is None else onward[:, tables.next_state]
         worth = tables.reward[None] + jnp.broadcast_to(every, (onward.shape[0], actions, states, size))
-        capacity = tables.probabilities / jnp.maximum(chance, jnp.finfo(chance.dtype).tiny)
+        capacity = tables.probabilities / tables.probabilities[action, state, category]
         over_rows = jax.vmap(jax.vmap(lambda q, w: sign * fill(q, sign * w)))
         extreme = jax.vmap(lambda w: over_rows(capacity, w))(worth)
-        here = (jnp.arange(actions)[:, None] == action) & (jnp.arange(states)[None] == state) & ~plain
+        here = (jnp.arange(actions)[:, None] == action) & (jnp.arange(states)[None] == state)
         again = worth[:, action, state, category]
         return jnp.where(here[None], again[:, None, None], extreme).transpose(1, 2, 0)
+
+    def expect(state: Array, action: Array, category: Array, row: Array, value: Array) -> Array:
+        known = lambda: coupled(state, action, category, value)
+        # After the logged end the noise is anew in every SCM. A condition: for one episode at a time the costly part is
+        # then left out.
+        return jax.lax.cond(row == PLAIN_ROW, lambda: tables.expect(tables.probabilities, value), known)
 
     return expect
 
 
-def _follow(tables: ObservedTables, rows: Array, policy: Array, steps: LoggedSteps, left: Array) -> Path:
+def _follow(
+    tables: ObservedTables, rows: Array, policy: Array, afterwards: Array | None, steps: LoggedSteps, left: Array
+) -> Path:
     """The likeliest path from the logged first state with `left` changes left."""
 
     def step(carry: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-        (state, left), (choice, logged, row, counts) = carry, inputs
+        (state, left), (choice, logged, row, was_live, counts) = carry, inputs
         live, action = counts & ~tables.terminal[state], choice[state, left]
+        if afterwards is not None:
+            action = jnp.where(was_live, action, jnp.argmax(afterwards[state]).astype(action.dtype))
         chances = rows[row, action, state]
         # Not argmax, which XLA:CPU does not vectorize.
         category = jnp.min(jnp.where(chances == jnp.max(chances), jnp.arange(chances.shape[0]), chances.shape[0] - 1))
         arrived = jnp.where(live, tables.arrive(state, action, category), state)
         distance = 0.5 * jnp.sum(jnp.abs(chances - tables.probabilities[action, state]))
-        left = left - (live & (action != logged)).astype(left.dtype)
+        left = left - (live & was_live & (action != logged)).astype(left.dtype)
         paid, distance = (jnp.where(live, x, 0.0) for x in (tables.reward[action, state, category], distance))
         return (arrived.astype(jnp.int32), left), (state, action, paid, live, distance)
 
-    inputs = (policy, steps.action, steps.row, steps.counts)
+    inputs = (policy, steps.action, steps.row, steps.live, steps.counts)
     (last, _), (state, *others) = jax.lax.scan(step, (steps.state[0], left), inputs)
     return Path(jnp.append(state, last), *others)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import check_log_fits
 from coulda.evaluation.reading import Log
-from coulda.pomdp import POMDP
+from coulda.pomdp import POMDP, Policy
 
 MOST_MODEL_STEPS = 5_000_000_000
 """A large network takes an hour for these on two cores, a small model minutes."""
@@ -31,6 +32,9 @@ class Question:
     """What a change costs, in units of the return."""
     target: float | None = None
     """A return to reach: the least number of changes that does is looked for."""
+    afterwards: Policy | None = None
+    """Who decides after the logged end, where other decisions put that off: a policy without memory. By default the
+    last action is kept."""
     budget: int = 20_000_000
     """How many steps of the model a search may take. Up to it the search is exact; beyond it only the most promising
     ways are followed, and the answer says so."""
@@ -68,6 +72,11 @@ class Question:
             if not 0 <= step < model.horizon:
                 raise CouldaError(f"frozen step {step} is none of the steps 0 … {model.horizon - 1}")
         self.candidates(model)
+        if self.afterwards is not None:
+            self.afterwards.check_spaces(model.observation_space, model.action_space)
+            if jax.tree.leaves(self.afterwards.initial_carry()):
+                name = type(self.afterwards).__name__
+                raise CouldaError(f"afterwards is a {name}, which remembers; give a policy without memory")
 
     def candidates(self, model: POMDP) -> Array:
         """The actions that may be taken instead, `[A, ...]`."""

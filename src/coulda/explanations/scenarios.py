@@ -18,10 +18,9 @@ from coulda.errors import CouldaError
 from coulda.explanations.answers import Answers
 from coulda.explanations.explanation import helps
 from coulda.explanations.question import Question
-from coulda.explanations.search import AS_LOGGED, Found, Searching
+from coulda.explanations.search import AS_LOGGED, Found, LoggedEnd, Searching
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Scenario
-from coulda.pomdp.scenario import at_step
 
 
 def search_episode(
@@ -35,22 +34,19 @@ def search_episode(
 ) -> Answers:
     """The answer for one padded episode, without the leading axis of `Answers`. Consumes `key`."""
     _check_possible(source, episode, number)
-    drawn = _draw(source, jax.random.split(key, scenarios), episode)
+    drawn = draw(source, jax.random.split(key, scenarios), episode)
     known = _agree(drawn)
     chosen, scored = (_some(drawn, s) for s in ((slice(1), slice(1)) if known else _halves(scenarios)))
     logged, length = np.asarray(episode.reward, float).sum(), int(np.asarray(episode.live).sum())
-    replayed = _returns(model, scored, jnp.int32(length), _only(episode.action))[0]
-    if known and helps(float(np.abs(replayed[0, 0] - logged)), 10 * abs(logged) * 1e-5):
+    replayed, over = ended(model, scored, episode)
+    if known and helps(float(np.abs(replayed - logged)), 10 * abs(logged) * 1e-5):
         raise CouldaError(
             f"the model cannot have produced episode {number}: on its inferred noise the logged actions pay "
-            f"{replayed[0, 0]:g}, and the log has {logged:g}. Give the model that made the log."
+            f"{replayed:g}, and the log has {logged:g}. Give the model that made the log."
         )
-    steps = model.horizon if _ended(model, scored, jnp.int32(length), episode.action) else length
-    candidates = question.candidates(model)
-    make = lambda u, share: Searching(
-        model, u, jax.tree.map(np.asarray, episode.action), candidates, np.asarray(question.free(model.horizon)),
-        share, steps,
-    )  # fmt: skip
+    steps, actions = model.horizon if bool(over) else length, jax.tree.map(np.asarray, episode.action)
+    candidates, free = question.candidates(model), np.asarray(question.free(model.horizon))
+    make = lambda u, asked: Searching(model, u, actions, candidates, free, asked, length, steps)
     if known:
         found = make(chosen, question).run()
         return _answers(model, episode, question, found, scored, steps, logged, None)
@@ -73,12 +69,10 @@ def _answers(
     """Of what was found; `alone` for each of the scenarios that it is scored on, None where the noise is known."""
     known = alone is None
     actions = _sequences(question.candidates(model), episode.action, found.choice)
-    returns, courses = _returns(model, scored, jnp.int32(steps), actions)
-    returns = returns.astype(float)
-    changed = found.choice != AS_LOGGED
-    counted = np.arange(model.horizon)[None] < steps
-    states, rewards, live = jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], courses)
-    live = live & counted
+    end = LoggedEnd(episode.length, question.afterwards)
+    returns, courses = play(model, scored, end, jnp.int32(steps), actions)
+    returns, changed = np.asarray(returns, float), found.choice != AS_LOGGED
+    states, acted, rewards, live = jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], courses)
     cost = question.cost * changed.sum(1)
     gain = returns - returns[:1] - cost[:, None]
     value = logged + gain.mean(1)
@@ -97,8 +91,8 @@ def _answers(
         bound=bound,
         optimal=np.bool_(optimal),
         did=jax.tree.map(np.asarray, episode.action),
-        action=jax.tree.map(np.asarray, actions),
-        reward=np.where(live, rewards, 0.0),
+        action=acted,
+        reward=rewards,
         live=live,
         state=states,
         changed=changed & live,
@@ -108,7 +102,8 @@ def _answers(
 
 
 @eqx.filter_jit
-def _draw(source: ScenarioSource, keys: Array, episode: Episode) -> Scenario:
+def draw(source: ScenarioSource, keys: Array, episode: Episode) -> Scenario:
+    """Scenarios `[M, ...]` of an episode."""
     return jax.vmap(lambda key: source.infer(key, episode))(keys)
 
 
@@ -137,39 +132,33 @@ def _sequences(candidates: Array, logged: Any, choice: np.ndarray) -> Array:
     return jnp.where(mask, own, candidates[np.maximum(choice, 0)])
 
 
-def _only(actions: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], actions)
-
-
 @eqx.filter_jit
-def _play(model: POMDP, scenarios: Scenario, steps: Array, actions: Any) -> tuple[Array, Any]:
-    """Returns `[C, M]`, and states, rewards and what is live `[C, M, T, ...]`, of sequences `[C, T, ...]`."""
+def play(model: POMDP, scenarios: Scenario, end: LoggedEnd, steps: Array, actions: Any) -> tuple[Array, Any]:
+    """Returns `[C, M]` over so many steps, and states, actions, rewards and what is live `[C, M, T, ...]`.
+
+    Of sequences of actions `[C, T, ...]` on scenarios `[M, ...]`.
+    """
 
     def one(sequence: Any, u: Scenario) -> tuple[Array, Any]:
         def step(state: Any, t: Array) -> tuple[Any, Any]:
-            action, live = jax.tree.map(lambda leaf: leaf[t], sequence), ~model.terminal(state) & (t < steps)
-            moved = model.transition(state, action, at_step(u.transition, t))
+            moved, action, reward, live = end.move(model, state, u, t, jax.tree.map(lambda leaf: leaf[t], sequence))
+            live = live & (t < steps)
             moved = jax.tree.map(lambda new, old: jnp.where(live, new, old), moved, state)
-            reward = jnp.where(live, model.reward(state, action, moved), 0.0)
-            return moved, (state, reward, live)
+            return moved, (state, action, jnp.where(live, reward, 0.0), live)
 
-        last, (states, rewards, live) = jax.lax.scan(step, model.initial(u.initial), jnp.arange(model.horizon))
+        last, (states, *others) = jax.lax.scan(step, model.initial(u.initial), jnp.arange(model.horizon))
         states = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), states, last)
-        return jnp.sum(rewards), (states, rewards, live)
+        return jnp.sum(others[1]), (states, *others)
 
     return jax.vmap(lambda sequence: jax.vmap(lambda u: one(sequence, u))(scenarios))(actions)
 
 
-def _returns(model: POMDP, scenarios: Scenario, steps: Array, actions: Any) -> tuple[np.ndarray, Any]:
-    returns, courses = _play(model, scenarios, steps, actions)
-    return np.asarray(returns), courses
-
-
-def _ended(model: POMDP, scenarios: Scenario, length: Array, actions: Any) -> bool:
-    """Whether the episode came to an end of its own: on the first scenario, as logged, the last state is terminal."""
-    _, (states, _, _) = _play(model, scenarios, length, _only(actions))
-    last = jax.tree.map(lambda leaf: leaf[0, 0, -1], states)
-    return bool(model.terminal(last))
+@eqx.filter_jit
+def ended(model: POMDP, scenarios: Scenario, episode: Episode) -> tuple[Array, Array]:
+    """What the logged actions pay on the first scenario, and whether they come to an end of its own there."""
+    end, actions = LoggedEnd(episode.length, None), jax.tree.map(lambda leaf: leaf[None], episode.action)
+    returns, (states, *_) = play(model, scenarios, end, episode.length, actions)
+    return returns[0, 0], model.terminal(jax.tree.map(lambda leaf: leaf[0, 0, -1], states))
 
 
 def _check_possible(source: ScenarioSource, episode: Episode, number: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from coulda.explanations.question import Question
-from coulda.pomdp import POMDP, Scenario, batched
+from coulda.pomdp import POMDP, Policy, Scenario, batched
 from coulda.pomdp.scenario import at_step
 
 AS_LOGGED = -1
@@ -76,6 +76,8 @@ class Searching:
     free: np.ndarray
     """`[T]`."""
     question: Question
+    length: int
+    """Of the log, after which nothing is changed."""
     steps: int
     """T."""
     taken: int = 0
@@ -94,10 +96,17 @@ class Searching:
         steps = 0
         ways = [1] + [0] * self.question.changes
         for t in range(self.steps):
-            others = len(self.candidates) if self.free[t] else 0
+            others = len(self.candidates) if self._may_change(t) else 0
             steps += sum(ways) + others * sum(ways[:-1])
             ways = [n + others * fewer for n, fewer in zip(ways, [0, *ways[:-1]], strict=True)]
         return steps * self.width <= self.question.budget
+
+    @property
+    def _logged_steps(self) -> "LoggedEnd":
+        return LoggedEnd(jnp.int32(self.length), self.question.afterwards)
+
+    def _may_change(self, t: int) -> bool:
+        return bool(self.free[t]) and t < self.length
 
     def run(self) -> Found:
         """Walk all layers."""
@@ -118,7 +127,7 @@ class Searching:
         parts: dict[int, list[Ways]] = {}
         others = np.flatnonzero(~_same(self.candidates, _at(self.logged, t)))
         for c, ways in layer.items():
-            changing = others if self.free[t] and c < self.question.changes else others[:0]
+            changing = others if self._may_change(t) and c < self.question.changes else others[:0]
             choices = np.append(AS_LOGGED, changing)
             state, total = self._advance(t, ways, choices)
             for place, choice in enumerate(choices):
@@ -137,7 +146,7 @@ class Searching:
             self.candidates[np.maximum(choices, 0)],
         )
         self.taken += len(ways) * len(choices) * self.width
-        step = lambda state: _step(self.model, self.scenarios, jnp.int32(t), actions, state)
+        step = lambda state: _step(self.model, self.scenarios, self._logged_steps, jnp.int32(t), actions, state)
         return _in_chunks(step, ways.state, len(ways))
 
     def _pruned(self, t: int, c: int, ways: Ways) -> Ways:
@@ -162,11 +171,8 @@ class Searching:
     def _unchanged(self, t: int, ways: Ways) -> np.ndarray:
         """What each way returns from step t on, if nothing more is changed, `[n]`."""
         self.taken += len(ways) * (self.steps - t) * self.width
-        logged = jax.tree.map(jnp.asarray, self.logged)
-        run = lambda state: (
-            (),
-            _finish(self.model, self.scenarios, logged, jnp.int32(t), jnp.int32(self.steps), state),
-        )
+        logged, span = jax.tree.map(jnp.asarray, self.logged), (jnp.int32(t), jnp.int32(self.steps))
+        run = lambda state: ((), _finish(self.model, self.scenarios, self._logged_steps, logged, span, state))
         return _in_chunks(run, ways.state, len(ways))[1][:, 0]
 
     def _best(self, layers: list[dict[int, Ways]]) -> Found:
@@ -199,12 +205,39 @@ def _traced(layers: list[dict[int, Ways]], changes: int, place: int, horizon: in
     return found
 
 
+class LoggedEnd(eqx.Module):
+    """What is done after the log's end, where other decisions put that off."""
+
+    length: Array
+    """How many decisions were logged."""
+    afterwards: Policy | None
+    """Who decides then; None where the last action is kept."""
+
+    def act(self, model: POMDP, state: Any, u: Scenario, t: Array, action: Any) -> Any:
+        """`action` while the log lasts."""
+        if self.afterwards is None:
+            return action
+        observation = model.observe(state, at_step(u.observation, t))
+        _, distribution = self.afterwards(self.afterwards.initial_carry(), observation)
+        chosen = model.action_mechanism(distribution, at_step(u.action, t))
+        return jax.tree.map(lambda own, new: jnp.where(t < self.length, own, new.astype(own.dtype)), action, chosen)
+
+    def move(self, model: POMDP, state: Any, u: Scenario, t: Array, action: Any) -> tuple[Any, Any, Array, Array]:
+        """The next state, the action, the reward, and whether the episode still went on; ends are absorbing."""
+        live, action = ~model.terminal(state), self.act(model, state, u, t, action)
+        moved = model.transition(state, action, at_step(u.transition, t))
+        moved = jax.tree.map(lambda new, old: jnp.where(live, new, old), moved, state)
+        return moved, action, jnp.where(live, model.reward(state, action, moved), 0.0), live
+
+
 @eqx.filter_jit
-def _step(model: POMDP, scenarios: Scenario, t: Array, actions: Array, states: Any) -> tuple[Any, Array]:
+def _step(
+    model: POMDP, scenarios: Scenario, end: LoggedEnd, t: Array, actions: Array, states: Any
+) -> tuple[Any, Array]:
     """States `[n, B, M, ...]` and mean rewards `[n, B]` of states `[n, M, ...]` with each of the actions `[B, ...]`."""
 
     def one(state: Any, action: Any) -> tuple[Any, Array]:
-        moved, reward = jax.vmap(lambda s, u: _move(model, s, action, at_step(u.transition, t)))(state, scenarios)
+        moved, _, reward, _ = jax.vmap(lambda s, u: end.move(model, s, u, t, action))(state, scenarios)
         return moved, jnp.mean(reward)
 
     every = lambda state: jax.vmap(lambda action: one(state, action))(actions)
@@ -213,26 +246,21 @@ def _step(model: POMDP, scenarios: Scenario, t: Array, actions: Array, states: A
 
 
 @eqx.filter_jit
-def _finish(model: POMDP, scenarios: Scenario, logged: Any, start: Array, end: Array, states: Any) -> Array:
-    """The mean return of states `[n, M, ...]` from step `start` to `end` with the logged actions, `[n, 1]`."""
+def _finish(
+    model: POMDP, scenarios: Scenario, end: LoggedEnd, logged: Any, span: tuple[Array, Array], states: Any
+) -> Array:
+    """The mean return of states `[n, M, ...]` over a span of steps with the logged actions, `[n, 1]`."""
 
     def one(state: Any, u: Scenario) -> Array:
         def step(t: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
             state, total = carry
-            moved, reward = _move(model, state, _at(logged, t), at_step(u.transition, t))
+            moved, _, reward, _ = end.move(model, state, u, t, _at(logged, t))
             return moved, total + reward
 
-        return jax.lax.fori_loop(start, end, step, (state, jnp.zeros(())))[1]
+        return jax.lax.fori_loop(*span, step, (state, jnp.zeros(())))[1]
 
     width = jax.tree.leaves(scenarios.initial)[0].shape[0]
     return batched(lambda state: jnp.mean(jax.vmap(one)(state, scenarios))[None], states, max(1, AT_ONCE // width))
-
-
-def _move(model: POMDP, state: Any, action: Any, u: Any) -> tuple[Any, Array]:
-    """One step; terminal states are absorbing and pay nothing."""
-    live = ~model.terminal(state)
-    moved = jax.tree.map(lambda new, old: jnp.where(live, new, old), model.transition(state, action, u), state)
-    return moved, jnp.where(live, model.reward(state, action, moved), 0.0)
 
 
 def _in_chunks(function: Callable[[Any], tuple[Any, Array]], states: Any, count: int) -> tuple[Any, np.ndarray]:

@@ -19,8 +19,11 @@ from coulda.mechanisms import gumbel_coupling, inverse_cdf_coupling
 from coulda.pomdp import Episode, FinitePOMDP
 
 COUPLINGS = {"gumbel_max": gumbel_coupling, "inverse_cdf": inverse_cdf_coupling}
-PLAIN = -1
-"""In the place of a logged transition: nothing was logged, and rows are the model's own probabilities."""
+PLAIN, PLAIN_ROW = -1, 0
+"""In the place of a logged transition, nothing was logged; the rows there are the model's own, and the first of all."""
+
+AT_ONCE = 2**21
+"""Numbers of the tables that are worked on together: for a small model all of a log's, for a large one a few."""
 
 
 class ObservedTables(eqx.Module):
@@ -59,7 +62,7 @@ class LoggedSteps(eqx.Module):
     category: Array
     """Which category was chosen by chance, `[T]`; it means nothing after the end."""
     row: Array
-    """Which of the counterfactual rows are those of this step, `[T]`."""
+    """Which of the counterfactual rows are those of this step, `[T]`; `PLAIN_ROW` after the end."""
     live: Array
     """`[T]`."""
     counts: Array
@@ -151,9 +154,11 @@ def _rows(tables: ObservedTables, pairs: Array, of_pair: Array, codes: Array) ->
         logged = tables.probabilities[pair % actions, pair // actions]
         return jax.vmap(jax.vmap(lambda other: couple(logged, other)))(tables.probabilities)
 
-    couplings = jax.vmap(coupled)(pairs)
+    at_once = max(1, AT_ONCE // tables.probabilities.size)
+    couplings = jax.lax.map(coupled, pairs, batch_size=at_once)
 
-    def one(pair: Array, code: Array) -> Array:
+    def one(numbers: tuple[Array, Array]) -> Array:
+        pair, code = numbers
         category, action, state = code % size, code // size % actions, code // size // actions
         own = jax.tree.map(lambda leaf: leaf[pair], couplings)
         rows = jax.vmap(jax.vmap(lambda coupling: coupling.given(category)))(own)
@@ -163,7 +168,7 @@ def _rows(tables: ObservedTables, pairs: Array, of_pair: Array, codes: Array) ->
         rows = jnp.where(same[:, :, None], again[None, None], rows)
         return jnp.where(code == PLAIN, tables.probabilities, rows)
 
-    return jax.vmap(one)(of_pair, codes)
+    return jax.lax.map(one, (of_pair, codes), batch_size=at_once)
 
 
 def _sizes(tables: ObservedTables) -> tuple[int, int, int]:
