@@ -44,6 +44,8 @@ class Answers(NamedTuple):
     """`[N, C, T + 1, ...]`: the model's states, or their numbers."""
     changed: np.ndarray
     """Which decisions are other ones, `[N, C, T]`."""
+    single: np.ndarray
+    """What the best single change at each step gains, `[N, T]`: the case of one change, step by step."""
     worst: np.ndarray | None = None
     """`[N, C]`, as all that follow."""
     best: np.ndarray | None = None
@@ -96,6 +98,7 @@ class LogExplanation:
             probability=one.probability,
             clairvoyant=one.clairvoyant,
             policy=one.policy,
+            single=one.single[: int(one.live[0].sum())],
             target=self.question.target,
         )
 

@@ -171,6 +171,7 @@ def _answers(batch: EpisodeLog, steps: LoggedSteps, solved: Solved, guarantees: 
         live=live,
         state=path.state,
         changed=live & taken[:, None] & (path.action != did[:, None]),
+        single=solved.single,
         worst=on_top(solved.worst) if guarantees else None,
         best=on_top(solved.best) if guarantees else None,
         influence=path.influence.sum(-1) / np.maximum(live.sum(-1), 1),

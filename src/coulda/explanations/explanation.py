@@ -62,6 +62,8 @@ class Explanation:
     decided so."""
     policy: np.ndarray | None = None
     """The decision at each step, in each state, with each number of changes left, `[T, S, k + 1]`."""
+    single: np.ndarray | None = None
+    """What the best single other decision at each step would have gained, `[T]`."""
     target: float | None = None
 
     @property

@@ -56,6 +56,8 @@ class Solved(NamedTuple):
     """The best in the kindest of them, `[C]`."""
     policy: Array
     """The action at each step, in each state, with each number of changes left, `[T, S, C]`."""
+    single: Array
+    """What the best single change at each step gains, if everything else is done as it was, `[T]`."""
     path: Path
 
 
@@ -72,23 +74,23 @@ def solve(tables: ObservedTables, rows: Array, choices: Choices, changes: int, b
     def named(state: Array, action: Array, category: Array, row: Array, value: Array) -> Array:  # noqa: ARG001
         return tables.expect(rows[row], value)
 
-    value, policy = _induction(tables, named, choices, changes, steps)
+    value, policy, single = _induction(tables, named, choices, changes, steps)
     path = jax.vmap(lambda left: _follow(tables, rows, policy, choices.afterwards, steps, left))(
         jnp.arange(changes + 1)
     )
     if not bounds:
-        return Solved(value, value, value, policy, path)
+        return Solved(value, value, value, policy, single, path)
     worst, best = (_induction(tables, _robust(tables, sign), choices, changes, steps)[0] for sign in (-1.0, 1.0))
-    return Solved(value, worst, best, policy, path)
+    return Solved(value, worst, best, policy, single, path)
 
 
 def _induction(
     tables: ObservedTables, expect: Expect, choices: Choices, changes: int, steps: LoggedSteps
-) -> tuple[Array, Array]:
-    """Values at the first state `[C]`, and the policy `[T, S, C]`."""
+) -> tuple[Array, Array, Array]:
+    """Values at the first state `[C]`, the policy `[T, S, C]`, and what single changes gain `[T]`."""
     actions, states, _ = tables.probabilities.shape
 
-    def step(value: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+    def step(value: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         state, action, category, row, live, counts, free = inputs
         worth = expect(state, action, category, row, value)
         stay, others = worth[action], jnp.where(_others(choices, action), worth, -jnp.inf)
@@ -103,12 +105,13 @@ def _induction(
         margin = 16 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(stay))
         better = possible & (changed > stay + margin)
         updated = jnp.where(counts, jnp.where(better, changed, stay), value)
-        return updated, jnp.where(better, jnp.roll(which, 1, axis=1), action).astype(jnp.int32)
+        single = jnp.where(live & free, best[state, 0] - choices.cost - stay[state, 0], 0.0)
+        return updated, (jnp.where(better, jnp.roll(which, 1, axis=1), action).astype(jnp.int32), single)
 
     logged = (steps.state[:-1], steps.action, steps.category, steps.row, steps.live, steps.counts)
     start = jnp.zeros((states, changes + 1), tables.probabilities.dtype)
-    value, policy = jax.lax.scan(step, start, (*logged, choices.free), reverse=True)
-    return value[steps.state[0]], policy
+    value, (policy, single) = jax.lax.scan(step, start, (*logged, choices.free), reverse=True)
+    return value[steps.state[0]], policy, single
 
 
 def _others(choices: Choices, action: Array) -> Array:

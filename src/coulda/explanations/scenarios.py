@@ -96,9 +96,24 @@ def _answers(
         live=live,
         state=states,
         changed=changed & live,
+        single=_single(model, scored, end, steps, episode, question),
         probability=None if known else better,
         clairvoyant=clairvoyant,
     )
+
+
+def _single(
+    model: POMDP, scored: Scenario, end: LoggedEnd, steps: int, episode: Episode, question: Question
+) -> np.ndarray:
+    """What the best single change at each step gains on the mean, `[T]`."""
+    candidates, size = question.candidates(model), model.horizon
+    count = len(candidates)
+    choice = np.where(np.eye(size, dtype=bool)[:, None], np.arange(count)[None, :, None], AS_LOGGED)
+    choice = np.concatenate([np.full((1, size), AS_LOGGED), choice.reshape(size * count, size)])
+    returns, _ = play(model, scored, end, jnp.int32(steps), _sequences(candidates, episode.action, choice))
+    gains = np.asarray(returns, float)
+    gains = (gains[1:] - gains[:1]).mean(1).reshape(size, count) - question.cost
+    return np.where(np.asarray(episode.live) & np.asarray(question.free(size)), gains.max(1), 0.0)
 
 
 @eqx.filter_jit
