@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -101,6 +101,10 @@ class LogExplanation:
             single=one.single[: int(one.live[0].sum())],
             target=self.question.target,
         )
+
+    def head(self, count: int) -> "LogExplanation":
+        """The answers for the first episodes."""
+        return replace(self, answers=jax.tree.map(lambda leaf: leaf[:count], self.answers))
 
     @property
     def gains(self) -> np.ndarray:

@@ -59,6 +59,7 @@ def explain_log(
     scenarios: int = 32,
     guarantees: bool = True,
     keep_policies: bool = False,
+    first: int = 0,
     advance: Advance | None = None,
 ) -> LogExplanation:
     """What at most k other decisions would have made of each logged episode.
@@ -76,6 +77,7 @@ def explain_log(
         scenarios: drawn for each episode, half to choose by and half to score; where the noise is known exactly, one.
         guarantees: whether to find what holds for every SCM with the same probabilities, which takes ten times longer.
         keep_policies: whether to keep what would be decided in each state, `[N, T, S, k + 1]`.
+        first: the number that the first of these episodes is called by.
         advance: told how many episodes more are done.
     """
     question, advance = question or Question(), advance or (lambda count: None)  # noqa: ARG005
@@ -83,17 +85,24 @@ def explain_log(
     if source is not None:
         if scenarios < 4:
             raise CouldaError(f"scenarios is {scenarios}; draw at least 4, two to choose by and two to score")
-        return _by_search(key, model, log, source, question, trust, scenarios, advance)
+        answers = _by_search(key, model, log, source, question, scenarios, first, advance)
+        return LogExplanation(question, answers, inherited(trust), lambda state, action: state, first)  # noqa: ARG005
     if not isinstance(model, FinitePOMDP):
         raise CouldaError(
             f"{type(model).__name__} is no finite model; give a source of scenarios, such as ObservedStates(model)."
         )
-    answers, states = _by_dynamic_programming(model, log, question, guarantees, keep_policies, advance)
-    return LogExplanation(question, answers, inherited(trust), states)
+    answers, states = _by_dynamic_programming(model, log, question, guarantees, keep_policies, first, advance)
+    return LogExplanation(question, answers, inherited(trust), states, first)
 
 
 def _by_dynamic_programming(
-    model: FinitePOMDP, log: Log, question: Question, guarantees: bool, keep_policies: bool, advance: Advance
+    model: FinitePOMDP,
+    log: Log,
+    question: Question,
+    guarantees: bool,
+    keep_policies: bool,
+    first: int,
+    advance: Advance,
 ) -> tuple[Answers, Callable[[Any, Any], Any]]:
     numbers, tables = state_numbers(model), observed_tables(model)
     cost = jnp.asarray(question.cost, tables.probabilities.dtype)
@@ -101,7 +110,7 @@ def _by_dynamic_programming(
     afterwards = None if policy is None else decisions_of(policy, numbers, model.num_states)
     choices = Choices(question.free(model.horizon), question.allowed(model), cost, afterwards)
     size = max(1, MOST_NUMBERS // (tables.probabilities.size * model.horizon))
-    found, first = [], 0
+    found = []
     for batch in log.batches(size):
         steps, rows = logged_batch(tables, numbers, batch.padded(model.horizon), first)
         program = eqx.Partial(_solved, tables, rows, choices, question.changes, guarantees, keep_policies)
@@ -121,11 +130,11 @@ def _by_search(
     log: Log,
     source: ScenarioSource,
     question: Question,
-    trust: Estimate | None,
     scenarios: int,
+    number: int,
     advance: Advance,
-) -> LogExplanation:
-    found, number = [], 0
+) -> Answers:
+    found = []
     for batch in log.batches(SEARCHED_AT_ONCE):
         padded = batch.padded(model.horizon)
         for i in range(len(batch)):
@@ -134,8 +143,7 @@ def _by_search(
             found.append(one)
             number += 1
             advance(1)
-    answers = jax.tree.map(lambda *parts: np.stack(parts), *found)
-    return LogExplanation(question, answers, inherited(trust), lambda state, action: state)  # noqa: ARG005
+    return jax.tree.map(lambda *parts: np.stack(parts), *found)
 
 
 def _solved(
