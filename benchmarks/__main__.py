@@ -4,7 +4,17 @@ import importlib
 import json
 import sys
 
-BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks", "elbo", "learner", "search"]
+BENCHMARKS = [
+    "counterfactual",
+    "sepsis",
+    "sokoban",
+    "evaluation",
+    "networks",
+    "elbo",
+    "learner",
+    "search",
+    "explanations",
+]
 
 
 def main() -> None:

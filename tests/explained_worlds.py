@@ -7,8 +7,9 @@ import numpy as np
 from coulda.environments import TabularPOMDP
 from coulda.episodes import EpisodeLog, Schema, checked_log
 from coulda.pomdp import Episode
+from coulda.studies.explanations import synthetic_world
 
-STATES, ACTIONS, STEPS = 20, 10, 20
+synthetic = cache(synthetic_world)
 
 
 def observed(transition, reward, horizon, reparameterization="gumbel_max", first=None, terminal=None):
@@ -16,43 +17,6 @@ def observed(transition, reward, horizon, reparameterization="gumbel_max", first
     first = np.full(states, 1 / states) if first is None else first
     kwargs = {"horizon": horizon, "reparameterization": reparameterization, "terminal": terminal}
     return TabularPOMDP(first, transition, np.eye(states), reward, **kwargs)
-
-
-@cache
-def synthetic(param_seed: int, alpha: float, episodes: int = 50) -> tuple[TabularPOMDP, EpisodeLog]:
-    """One of their ten worlds, and what its almost optimal policy did in it."""
-    rng = np.random.default_rng(param_seed)
-    transition = np.zeros((ACTIONS, STATES, STATES))
-    for action in range(ACTIONS):
-        for state in range(STATES):
-            weights = rng.uniform(0, alpha, STATES)
-            weights[rng.choice(STATES)] = 1
-            transition[action, state] = weights / weights.sum()
-    pay = np.arange(STATES, dtype=float)
-    value, policy = np.zeros(STATES), np.zeros((STEPS, STATES), int)
-    for t in reversed(range(STEPS)):
-        worth = pay + transition @ value
-        value, policy[t] = worth.max(0), worth.argmax(0)
-    states, actions = zip(*(_act(transition, policy, seed) for seed in range(episodes)), strict=True)
-    states, actions = np.array(states, np.int32), np.array(actions, np.int32)
-    model = observed(transition, np.broadcast_to(pay[None, :, None], transition.shape), STEPS)
-    rewards = pay[states[:, :-1]].astype(np.float32)
-    return model, log_of(model, states, actions, rewards)
-
-
-def _act(transition: np.ndarray, policy: np.ndarray, seed: int) -> tuple[list[int], list[int]]:
-    rng = np.random.default_rng(seed)
-    states, actions = [int(rng.choice(STATES))], []
-    for t in range(STEPS):
-        action = best = int(policy[t, states[-1]])
-        if rng.binomial(1, 0.05) == 1:
-            while action == best:
-                action = int(rng.choice(ACTIONS))
-        row = transition[action, states[-1]]
-        # The published episodes end before the last transition, which pays nothing: any possible state will do.
-        states.append(int(rng.choice(STATES, p=row)) if t < STEPS - 1 else int(row.argmax()))
-        actions.append(action)
-    return states, actions
 
 
 def log_of(model: TabularPOMDP, states: np.ndarray, actions: np.ndarray, rewards: np.ndarray) -> EpisodeLog:

@@ -44,7 +44,7 @@ def test_the_published_synthetic_worlds(alpha, outcomes, improvements, digits):
     """500 episodes, every k ≤ 10, exact."""
     found = []
     for seed in range(1, 11):
-        model, log = synthetic(seed, alpha)
+        model, log = synthetic(seed, alpha, 50)
         found.append(explain_log(KEY, model, log, question=Question(changes=10), guarantees=False).answers.value)
     value = np.concatenate(found)
     np.testing.assert_allclose(value.mean(0)[[0, 2, 5, 10]], outcomes, atol=6e-3)

@@ -138,7 +138,8 @@ class LogExplanation:
         """The decisions of an episode that at most k changes make otherwise."""
         found = self.answers
         did, instead = _at(found.did, episode), _at(_at(found.action, episode), k)
-        return tuple(Change(int(t), _at(did, t), _at(instead, t)) for t in np.flatnonzero(found.changed[episode, k]))
+        steps = np.flatnonzero(found.changed[episode, k]).tolist()
+        return tuple(Change(t, _at(did, t), _at(instead, t)) for t in steps)
 
     def most_changed(self, what: str, k: int | None = None) -> list[tuple[Any, int]]:
         """How often decisions are made otherwise: by "step", by "action" (did, instead), or by numbered "state"."""

@@ -158,7 +158,7 @@ def _one_by_one(program: Callable[[Any], Solved], steps: LoggedSteps) -> Solved:
     return jax.lax.map(program, steps)
 
 
-def _answers(batch: EpisodeLog, steps: LoggedSteps, solved: Solved, guarantees: bool) -> Answers:
+def _answers(batch: EpisodeLog, steps: LoggedSteps, solved: Any, guarantees: bool) -> Answers:
     """Values are what changes gain on top of the log, so that none of them is the log itself, bit for bit."""
     logged, path = batch.episode_returns, solved.path
     did, taken = np.asarray(steps.action), np.asarray(steps.live)

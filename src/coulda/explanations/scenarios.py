@@ -85,11 +85,11 @@ def _answers(
     optimal = found.optimal and (alone is None or all(one.optimal for one in alone))
     better = np.array([[helps(x, 0.0) for x in row] for row in gain]).mean(1)
     return Answers(
-        logged=np.float64(logged),
+        logged=np.asarray(logged, float),
         value=value,
         error=error,
         bound=bound,
-        optimal=np.bool_(optimal),
+        optimal=np.asarray(optimal),
         did=jax.tree.map(np.asarray, episode.action),
         action=acted,
         reward=rewards,

@@ -120,7 +120,7 @@ def logged_batch(tables: ObservedTables, numbers: np.ndarray, episodes: Episode,
     observed, action, live = (np.asarray(x) for x in (episodes.observation, episodes.action, episodes.live))
     state = numbers[observed]
     category, possible = _categories(tables, state, action)
-    _check_possible(tables, state, action, category, possible & (state >= 0).all(1)[:, None], episodes, first)
+    _check_possible(tables, state, action, category, possible & (state.min(1) >= 0)[:, None], episodes, first)
     ended = np.asarray(tables.terminal)[state[:, -1]]  # padding repeats the last observation
     codes = np.where(live, np.ravel_multi_index((state[:, :-1], action, category), _sizes(tables)), PLAIN)
     distinct, row = np.unique(np.append(codes.ravel(), PLAIN), return_inverse=True)
