@@ -47,6 +47,8 @@ def test_marginals_are_exact(name, size, zeros):
     assert single.dtype == np.float32
     # The rounding of single precision is relative to p_i, which rows are divided by.
     np.testing.assert_allclose(*((p[:, None] * found)[p > 0] for found in (single, rows)), atol=1e-6)
+    np.testing.assert_allclose(single[p > 1e-3].sum(1), 1, atol=1e-3)
+    assert np.isfinite(single[p > 0]).all()  # also where an interval is rounded away
 
 
 @pytest.mark.parametrize("name", COUPLINGS)

@@ -355,7 +355,11 @@ class InverseCDFCoupling(eqx.Module):
         inside = jnp.clip(self.other_upper, low, high)
         before = jnp.concatenate([low[None], inside[:-1]])
         # XLA's cumulative sums of numbers ≥ 0 may decrease by a rounding.
-        return jnp.maximum(inside - before, 0.0) / (high - low)
+        overlap, width = jnp.maximum(inside - before, 0.0), high - low
+        # The interval of a tiny probability may be rounded away: then it is a point.
+        at = jnp.minimum(jnp.sum(self.other_upper <= low), inside.shape[0] - 1)
+        point = (jnp.arange(inside.shape[0]) == at).astype(inside.dtype)
+        return jnp.where(width > 0, overlap / jnp.where(width > 0, width, 1.0), point)
 
 
 def inverse_cdf_coupling(probabilities: Array, other: Array) -> InverseCDFCoupling:
