@@ -94,15 +94,7 @@ def state_numbers(model: FinitePOMDP) -> np.ndarray:
     space, name = model.observation_space, type(model).__name__
     if not isinstance(space, spaces.Discrete):
         raise CouldaError(f"exact tables need numbered observations; those of {name} are {space}.")
-    before, seen = jnp.arange(-1, model.num_actions), jnp.arange(int(space.n))
-
-    def look(action: Array, observation: Array) -> tuple[Array, Array]:
-        states = model.states(action, observation)
-        possible = jax.vmap(lambda state: model.observation_log_prob(observation, state))(states) > -jnp.inf
-        return jnp.sum(possible), jnp.max(jnp.where(possible, states.index, -1))
-
-    every = jax.jit(jax.vmap(lambda action: jax.vmap(lambda o: look(action, o))(seen)))
-    count, number = (np.asarray(found) for found in every(before))
+    count, number = (np.asarray(found) for found in _look(model, int(space.n)))
     if (count > 1).any() or (number != number[0]).any():
         where = int(np.argwhere((count > 1) | (number != number[0]))[0][1])
         raise CouldaError(
@@ -110,6 +102,19 @@ def state_numbers(model: FinitePOMDP) -> np.ndarray:
             "source of scenarios, such as Exact(model)."
         )
     return number[0]
+
+
+@eqx.filter_jit
+def _look(model: FinitePOMDP, observations: int) -> tuple[Array, Array]:
+    """In how many states each observation may be made, and the number of one, by the action before, `[A + 1, O]`."""
+
+    def one(action: Array, observation: Array) -> tuple[Array, Array]:
+        states = model.states(action, observation)
+        possible = jax.vmap(lambda state: model.observation_log_prob(observation, state))(states) > -jnp.inf
+        return jnp.sum(possible), jnp.max(jnp.where(possible, states.index, -1))
+
+    seen = jnp.arange(observations)
+    return jax.vmap(lambda action: jax.vmap(lambda o: one(action, o))(seen))(jnp.arange(-1, model.num_actions))
 
 
 def logged_batch(tables: ObservedTables, numbers: np.ndarray, episodes: Episode, first: int = 0) -> LoggedBatch:
