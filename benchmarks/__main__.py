@@ -4,7 +4,18 @@ import importlib
 import json
 import sys
 
-BENCHMARKS = ["counterfactual", "sepsis", "sokoban", "evaluation", "networks", "elbo", "learner", "search", "particles"]
+BENCHMARKS = [
+    "counterfactual",
+    "sepsis",
+    "sokoban",
+    "evaluation",
+    "networks",
+    "elbo",
+    "learner",
+    "search",
+    "explanations",
+    "particles",
+]
 
 
 def main() -> None:

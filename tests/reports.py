@@ -20,12 +20,14 @@ from coulda.environments.sokoban.solver import SOLVED
 from coulda.episodes import collect
 from coulda.evaluation import OnScenarios, compare, model_free
 from coulda.evaluation.model_checks import run_actions
+from coulda.explanations import Question, explain_log
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.hindsight.source import fresh, history_length, other_key
 from coulda.noise import Normal
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Episode, GumbelMaxChoice, Planner, Policy, Scenario
-from coulda.report import Figure, Report, explore, provenance, summarize, tabulate
+from coulda.report import Figure, Report, explore, explore_changes, provenance, summarize, tabulate
+from tests.explained_worlds import synthetic
 from tests.triage import BEHAVIOR, TARGET, triage
 
 HOSTILE = "</script><script>alert('title')</script> & <img src=x onerror=alert(1)> {{script}} \u2028"
@@ -149,3 +151,10 @@ def linear_report() -> Report:
     return Report(
         "A hidden spring", explorer=explore(jax.random.key(1), model, log, policies, Exact(model), num_samples=10)
     )
+
+
+def explained_report() -> Report:
+    """Which of four decisions at most mattered, in five episodes of a published world."""
+    model, log = synthetic(1, 1.0, 5)
+    found = explain_log(jax.random.key(0), model, log, question=Question(4))
+    return Report("Which decisions mattered", tuple(found.sentences), explorer=explore_changes(model, log, found))

@@ -138,3 +138,14 @@ def test_what_sepsis_refuses():
         Sepsis(reparameterization="gumbel")
     with pytest.raises(CouldaError, match="diabetes is a probability"):
         Sepsis(reparameterization="gumbel_max", diabetes=1.2)
+
+
+def test_choices_are_the_tables():
+    """What a transition's noise chooses among has the probabilities of the dense tables; some have no such form."""
+    model = Sepsis(reparameterization="gumbel_max_vitals")
+    choices, dense = model.transition_choices(), np.asarray(model.tables()[0])
+    found = np.take_along_axis(dense, np.asarray(choices.next_state), axis=2)
+    np.testing.assert_allclose(found, np.asarray(choices.probabilities), atol=1e-6)
+    np.testing.assert_allclose(np.asarray(choices.probabilities).sum(-1), 1, atol=1e-5)
+    with pytest.raises(CouldaError, match="no closed form is known"):
+        Sepsis(reparameterization="simulator").transition_choices()

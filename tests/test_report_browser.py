@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from coulda.report import Report, write_report
-from tests.reports import HOSTILE, linear_report, sepsis_report, sokoban_report
+from tests.reports import HOSTILE, explained_report, linear_report, sepsis_report, sokoban_report
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver")
@@ -236,6 +236,76 @@ def test_a_figure_is_drawn_and_its_script_is_not_run(browser, folder, sokoban):
     visit(browser, folder, sokoban)
     assert browser.execute_script("return document.querySelector('.gallery img').naturalWidth") > 0
     assert quiet(browser)
+
+
+@pytest.fixture(scope="module")
+def explained() -> Report:
+    return explained_report()
+
+
+def slider(browser) -> int:
+    return int(browser.find_element(By.ID, "changes").get_attribute("value"))
+
+
+def shown_changes(browser) -> list[tuple[int, str, str]]:
+    parts = lambda button: [button.find_element(By.CSS_SELECTOR, kind).text for kind in ("b", ".did", ".instead")]
+    return [tuple(parts(button)) for button in browser.find_elements(By.CSS_SELECTOR, ".changed .change")]
+
+
+def test_a_slider_shows_what_each_number_of_changes_makes_of_an_episode(browser, folder, explained):
+    data = visit(browser, folder, explained)
+    click(browser, ".orders button:last-child")
+    click(browser, "#episode-0")
+    episode = data["explorer"]["episodes"][0]
+    told = episode["explained"]
+    assert slider(browser) == data["explorer"]["changes"] == 4
+    for k in range(4, -1, -1):
+        assert slider(browser) == k
+        expected = [(f"step {c['step']}", f"did {c['did']}", f"instead {c['instead']}") for c in told["changes"][k]]
+        assert shown_changes(browser) == expected
+        value = browser.find_element(By.ID, "counterfactual-return").get_attribute("data-value")
+        assert float(value) == told["values"][k]
+        dot = browser.find_element(By.CSS_SELECTOR, ".curve circle").get_attribute("data-value")
+        assert float(dot) == told["values"][k]
+        marks = browser.find_elements(By.CSS_SELECTOR, ".panels .chart circle.changed-step")
+        assert len(marks) == 2 * len(expected)  # on both trajectories
+        press(browser, "-")
+    assert slider(browser) == 0
+    assert "As it was" in text(browser, ".outcome")
+    assert told["sentence"] in text(browser, ".doubt")
+    bars = browser.find_elements(By.CSS_SELECTOR, ".credit rect")
+    assert [float(bar.get_attribute("data-gain")) for bar in bars] == told["credit"]
+    assert quiet(browser)
+
+
+def test_keys_and_clicks_find_what_was_changed(browser, folder, explained):
+    data = visit(browser, folder, explained)
+    click(browser, ".orders button:last-child")
+    click(browser, "#episode-0")
+    press(browser, "-", "-", "+")
+    assert slider(browser) == 3
+    changes = data["explorer"]["episodes"][0]["explained"]["changes"][3]
+    click(browser, ".changed .change:last-child")
+    assert step(browser) == changes[-1]["step"]
+    act = f"did {changes[-1]['did']} / instead {changes[-1]['instead']}"
+    assert act in text(browser, ".panel.fact")
+    assert act in text(browser, ".panel.counter")
+    # The slider has the arrows while it has the focus; elsewhere they step.
+    browser.execute_script("byId('changes').focus()")
+    press(browser, Keys.ARROW_LEFT)
+    assert slider(browser) == 2
+    press(browser, "+", "+", "+", "+")  # no further than there are
+    assert slider(browser) == 4
+    click(browser, "#explorer-title")
+    press(browser, Keys.ARROW_RIGHT)
+    assert slider(browser) == 4
+    assert step(browser) == 1
+    assert quiet(browser)
+
+
+def test_explanations_fit_a_phone(browser, folder, explained):
+    visit(browser, folder, explained, width=375)
+    assert fits(browser, 375)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": "tell the whole story, end to end",
     "evaluate": "one table of what policies would have been worth on a log, and what to believe",
     "calibrate": "whether inferred scenarios are draws of the posterior, on episodes whose noise is known",
+    "explain": "which decisions of a log mattered, and what others would have made of it",
     "report": "one page to look at, of a run: verdicts, table and the counterfactual explorer",
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
@@ -34,7 +35,7 @@ COMMANDS = {
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
 
-COMPUTING = ("demo", "evaluate", "calibrate", "search", "train", "train-policy", "train-scenarios", "reproduce")
+COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "sokoban"))
 """Commands that compute, on all cores."""
 
 MISTAKES = (CouldaError, OSError, ImportError)

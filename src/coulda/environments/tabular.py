@@ -9,7 +9,14 @@ from numpy.typing import ArrayLike
 
 from coulda.errors import CouldaError
 from coulda.noise import Categorical, NoiseDistribution
-from coulda.pomdp import ActionMechanism, FinitePOMDP, GumbelMaxChoice, InverseCDFChoice, choice
+from coulda.pomdp import (
+    ActionMechanism,
+    FinitePOMDP,
+    GumbelMaxChoice,
+    InverseCDFChoice,
+    TransitionChoices,
+    choice,
+)
 
 
 class TabularState(eqx.Module):
@@ -137,6 +144,10 @@ class TabularPOMDP(FinitePOMDP):
     def tables(self) -> tuple[Array, Array, Array]:
         """The tables as they were given."""
         return jnp.exp(self.transition_logits), self.rewards, self.terminals
+
+    def transition_choices(self) -> TransitionChoices:
+        """Among the states themselves."""
+        return TransitionChoices(jnp.exp(self.transition_logits), None, self.reparameterization)
 
     def states(self, previous_action: Array, observation: Array) -> TabularState:  # noqa: ARG002
         """All S states; the observation table weighs them."""

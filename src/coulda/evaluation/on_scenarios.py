@@ -18,6 +18,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
+from coulda.evaluation.exact import check_exact, exact_returns
 from coulda.evaluation.inferred import Inferred, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
@@ -38,10 +39,10 @@ from coulda.evaluation.reading import Log, Reading, batch_sizes, generator, padd
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import simulation_diagnostic
 from coulda.executors import Work, check_made_of, fingerprint, gather
-from coulda.hindsight import Choice, Inference, Prior, ScenarioSource
+from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import fresh, informed
-from coulda.pomdp import POMDP, Episode, Policy, Scenario, rollout
+from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
 
 TINY = 1e-300
@@ -65,16 +66,27 @@ class OnScenarios(Method):
     alternatives: Mapping[str, tuple[POMDP, ScenarioSource]] = field(default_factory=dict)
     """The same model under other reparameterizations, by name, each with its source: what CF-PE says must not depend on
     which one was chosen."""
+    exact: bool = False
+    """Whether CF-PE with all of each episode is computed and not sampled, for an observed finite model whose posterior
+    is `Exact(model)`, and policies without memory. Scenarios are still drawn for the checks of the model."""
 
     walks: ClassVar[bool] = False
 
     def check_policy(self, policy: Policy) -> None:
         """It must fit the model."""
         check_policy_fits(policy, self.model)
+        if self.exact:
+            check_exact(self.model, policy)
 
     def check_log(self, log: Log) -> None:
         """The model must be able to see what was logged, to do what was done, and to go on for as long."""
         check_log_fits(self.model, log)
+        if self.exact and not (isinstance(self.scenarios, Exact) and self.scenarios.behavior is None):
+            raise CouldaError(
+                "exact CF-PE is that of the posterior Exact(model), without a behavior; give scenarios=it"
+            )
+        if self.exact and log.schema.last_observation == "repeated":
+            raise CouldaError("exact CF-PE needs the observation after each last action, which this log lacks")
 
     @cached_property
     def choice(self) -> Choice:
@@ -102,6 +114,8 @@ class OnScenarios(Method):
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
         found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
         for name, methods in found.items():
+            if self.exact:
+                methods |= self._exactly(key_scenarios, reading, name, methods, run.precision)
             _blame_model(methods, self.choice.source.knows_the_prior)
             for estimate in methods.values():
                 estimate.details["scenarios from"] = self.choice.why
@@ -116,6 +130,18 @@ class OnScenarios(Method):
                     mine = found[name][method]
                     found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
+
+    def _exactly(
+        self, key: Array, reading: Reading, policy: str, methods: dict[str, Estimate], precision: Precision
+    ) -> dict[str, Estimate]:
+        """CF-PE with all of each episode, without the noise of scenarios; its checks are those of the sampled one."""
+        assert isinstance(self.model, FinitePOMDP)
+        name = f"CF-PE({self.model.horizon + 1})"
+        if name not in methods:
+            return {}
+        ratios = Ratios.mean_of(exact_returns(self.model, reading.policies[policy], reading.log))
+        interval = precision.of_returns(generator(key), ratios)
+        return {name: replace(methods[name], value=ratios.value, interval=interval, terms=ratios.terms, details={})}
 
     def work(self, log: Log, policies: Mapping[str, Policy], precision: Precision) -> Work:
         """What an executor does for this method: batch i is the i-th batch of the log, its parameters the key."""

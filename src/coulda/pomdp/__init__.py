@@ -10,7 +10,7 @@ from coulda.pomdp.actions import ActionMechanism, GumbelMaxChoice, InverseCDFCho
 from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
 from coulda.pomdp.episode import Episode, Trajectory
-from coulda.pomdp.finite import FinitePOMDP
+from coulda.pomdp.finite import FinitePOMDP, TransitionChoices
 from coulda.pomdp.linear_gaussian import LinearGaussianPOMDP
 from coulda.pomdp.model import POMDP
 from coulda.pomdp.observed import AdditiveNoisePOMDP, ObservedPOMDP
@@ -35,6 +35,7 @@ __all__ = [
     "Policy",
     "Scenario",
     "Trajectory",
+    "TransitionChoices",
     "as_scm",
     "batched",
     "change_policy",

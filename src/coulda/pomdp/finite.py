@@ -1,12 +1,24 @@
 """`FinitePOMDP`: finitely many states, with all that exact planning and exact inference ask of a model."""
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from jax import Array
 
+from coulda.errors import CouldaError
 from coulda.pomdp.model import POMDP
+
+
+class TransitionChoices(NamedTuple):
+    """A transition as one choice among K categories, whose noise all states and actions share."""
+
+    probabilities: Array
+    """Of each category, `[A, S, K]`."""
+    next_state: Array | None
+    """The number of the state that each category leads to, `[A, S, K]`; None where category k is state k."""
+    reparameterization: str
+    """"gumbel_max" or "inverse_cdf"."""
 
 
 class FinitePOMDP(POMDP):
@@ -34,6 +46,13 @@ class FinitePOMDP(POMDP):
     @abc.abstractmethod
     def tables(self) -> tuple[Array, Array, Array]:
         """Transition probabilities `[A, S, S]`, rewards `[A, S, S]` and terminal states `[S]`, for planning."""
+
+    def transition_choices(self) -> TransitionChoices:
+        """Its transitions as choices, where they are: then counterfactuals have a closed form."""
+        raise CouldaError(
+            f"no closed form is known for counterfactual transitions of {type(self).__name__}; draw scenarios from a "
+            "source, such as Exact(model), instead."
+        )
 
     @abc.abstractmethod
     def states(self, previous_action: Array, observation: Any) -> Any:

@@ -135,6 +135,31 @@ class Play(Contents, frozen=True):
     """G on each posterior draw; the first is the one shown."""
 
 
+class ChangedStep(Contents, frozen=True):
+    """One decision that would have been different."""
+
+    step: int
+    did: str
+    instead: str
+
+
+class Explained(Contents, frozen=True):
+    """What at most 0, 1, … k other decisions would have made of an episode."""
+
+    plays: tuple[Play, ...]
+    """The likeliest course for each number of changes, the first as it was."""
+    changes: tuple[tuple[ChangedStep, ...], ...]
+    values: tuple[float, ...]
+    """The expected return with each number of changes."""
+    guaranteed: tuple[float, ...]
+    """What can be had whatever the mechanism; empty where that is not known."""
+    sentence: str
+    verdict: Verdict
+    reasons: str
+    credit: tuple[float, ...] = ()
+    """What the best single other decision at each step would have gained; empty where that is not known."""
+
+
 class ExploredEpisode(Contents, frozen=True):
     """A logged episode, and what would have become of it."""
 
@@ -145,6 +170,7 @@ class ExploredEpisode(Contents, frozen=True):
     """Logged actions and rewards; frames are those of the inferred scenario, and `returns` what it pays for them."""
     counterfactual: tuple[Play, ...]
     """One play per policy, in the order of `Explorer.policies`, on the same scenario."""
+    explained: Explained | None = None
 
 
 class Explorer(Contents, frozen=True):
@@ -157,6 +183,8 @@ class Explorer(Contents, frozen=True):
     threshold: float
     """An episode is won with this return or more."""
     episodes: tuple[ExploredEpisode, ...]
+    changes: int = 0
+    """The largest number of changes that every episode is explained with; 0 where none is."""
 
 
 class Provenance(Contents, frozen=True):

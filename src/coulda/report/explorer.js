@@ -4,12 +4,15 @@ const FILTERS = {
   all: "all", "lost-won": "lost → won", "won-lost": "won → lost", same: "same",
 };
 const MILLISECONDS_A_STEP = 320;
-const state = { policy: 0, filter: "all", order: "change", episode: 0, step: 0, timer: null };
+const state = { policy: 0, filter: "all", order: "change", episode: 0, step: 0, timer: null, changes: 0 };
 
 const explorer = report.explorer;
 const won = (value) => value >= explorer.threshold;
 const factualReturn = (episode) => sum(episode.factual.rewards);
-const wouldReturn = (episode) => sum(episode.counterfactual[state.policy].rewards);
+const explains = () => explorer.changes > 0;
+const playOf = (episode) => explains() ? episode.explained.plays[state.changes] : episode.counterfactual[state.policy];
+const wouldReturn = (episode) => explains() ? episode.explained.values[state.changes] : sum(playOf(episode).rewards);
+const counterfactualName = () => explains() ? changeSentence(state.changes) : `Under ${explorer.policies[state.policy]}`;
 
 function flip(episode) {
   const before = won(factualReturn(episode)), after = won(wouldReturn(episode));
@@ -27,7 +30,7 @@ function listed() {
 
 function current() {
   const episode = explorer.episodes[state.episode];
-  const played = episode.counterfactual[state.policy];
+  const played = playOf(episode);
   return { episode, factual: episode.factual, played, last: Math.max(episode.factual.rewards.length, played.rewards.length) };
 }
 
@@ -97,13 +100,18 @@ function drawOutcome() {
   };
   within(".outcome", "explorer").replaceChildren(
     `Episode ${episode.number} was `, word(before), " with ", shown("factual-return", before),
-    `. Under ${explorer.policies[state.policy]} it would have been `, word(after), " with ",
-    shown("counterfactual-return", after), ".",
+    `. ${counterfactualName()} it would have been `, word(after), " with ",
+    shown("counterfactual-return", after), explains() ? " in expectation." : ".",
   );
 }
 
 function drawDoubt() {
-  const { factual, played } = current();
+  const { episode, factual, played } = current();
+  if (explains()) {
+    const { sentence, verdict, reasons } = episode.explained;
+    within(".doubt", "explorer").replaceChildren(`${sentence} `, mark(verdict), ` ${verdict}: ${reasons}`);
+    return;
+  }
   const wins = played.returns.filter(won).length;
   const paragraph = within(".doubt", "explorer");
   paragraph.replaceChildren(
@@ -115,6 +123,34 @@ function drawDoubt() {
     const text = `On the scenario shown the logged actions pay ${number(replayed)}, in the log ${number(logged)}: it is not quite the one that was.`;
     paragraph.prepend(make("span", { class: "warn" }, text));
   }
+}
+
+function drawExplained() {
+  if (!explains()) return;
+  const { episode, last } = current(), { explained } = episode;
+  byId("changes").value = state.changes;
+  byId("changes").setAttribute("aria-valuetext", changeSentence(state.changes));
+  byId("changes-shown").textContent = `${state.changes} of at most ${explorer.changes}`;
+  const buttons = changeButtons(episode, state.changes, state.step, (step) => { pause(); go(step); });
+  const none = make("span", { class: "none" }, state.changes ? "No change would have been better." : "As it was.");
+  within(".changed", "explorer").replaceChildren(...(buttons.length ? buttons : [none]));
+  const charts = [drawChangeCurve(explained, state.changes)];
+  if (explained.credit.length) charts.push(drawCredit(explained, last, state.step));
+  within(".change-charts", "explorer").replaceChildren(...charts);
+}
+
+function chooseChanges(k) {
+  pause();
+  state.changes = Math.max(0, Math.min(explorer.changes, k));
+  keepListed();
+}
+
+// What is done next; where it is a change, on both sides what was done and what instead.
+function nextAct(play) {
+  if (state.step >= play.rewards.length) return "the end";
+  const { episode } = current();
+  const change = explains() && changesOf(episode, state.changes).find(({ step }) => step === state.step);
+  return change ? `did ${change.did} / instead ${change.instead}` : `next: ${play.actions[state.step]}`;
 }
 
 const soFar = (play, step) => sum(play.rewards.slice(0, step));
@@ -129,6 +165,7 @@ function drawStep() {
   if (scene.type === "grid") drawGrids();
   else drawLines();
   drawRunning();
+  drawExplained();
 }
 
 function refresh() {
@@ -182,7 +219,8 @@ function fillGrid(panel, frames, frame) {
 function fillPanel(panel, play, frames) {
   const length = play.rewards.length, frame = Math.min(state.step, length);
   fillGrid(panel, frames, frame);
-  panel.act.textContent = state.step < length ? `next: ${play.actions[state.step]}` : "the end";
+  panel.act.textContent = nextAct(play);
+  panel.act.classList.toggle("is-change", panel.act.textContent.startsWith("did "));
   const value = soFar(play, frame);
   panel.pay.textContent = `return ${number(value)}`;
   panel.pay.dataset.value = value;
@@ -194,7 +232,8 @@ function drawGrids() {
   fillPanel(panels.seen, factual, episode.observed);
   fillPanel(panels.fact, factual, factual.frames);
   fillPanel(panels.counter, played, played.frames);
-  panels.counter.note.textContent = `${explorer.policies[state.policy]}, same scenario, same noise`;
+  const who = explains() ? changeSentence(state.changes).toLowerCase() : explorer.policies[state.policy];
+  panels.counter.note.textContent = `${who}, same scenario, same noise`;
   panels.seen.act.textContent = "";
   panels.seen.pay.textContent = "";
 }
@@ -237,6 +276,12 @@ function chart({ name, labels, width, height, last, fact, counter, bands, seen }
     dot.dataset.value = values[now];
     picture.append(dot);
   }
+  const { episode } = current();
+  for (const { step } of explains() ? changesOf(episode, state.changes) : []) {
+    for (const [kind, values] of [["fact", fact], ["counter", counter]]) {
+      if (step < values.length) picture.append(draw("circle", { class: `${kind} changed-step`, cx: x(step), cy: y(values[step]), r: 5 }));
+    }
+  }
   (seen ?? []).forEach((v, t) => {
     if (v !== null && t <= state.step) picture.append(draw("circle", { class: "seen", cx: x(t), cy: y(v), r: 2 }));
   });
@@ -257,8 +302,8 @@ function drawLines() {
     seen: episode.observed.values[c],
   }));
   const acts = [["fact", "Factual", factual], ["counter", "Counterfactual", played]].map(([kind, title, play]) => {
-    const act = state.step < play.rewards.length ? `next: ${play.actions[state.step]}` : "the end";
-    return make("div", { class: `panel ${kind}` }, make("figcaption", {}, make("b", {}, title), act));
+    const act = nextAct(play), kinds = `panel ${kind}${act.startsWith("did ") ? " is-change" : ""}`;
+    return make("div", { class: kinds }, make("figcaption", {}, make("b", {}, title), act));
   });
   within(".panels", "explorer").replaceChildren(...acts, ...charts);
 }
@@ -275,6 +320,7 @@ function drawRunning() {
 
 function drawLegend() {
   const entries = { fact: "factual", counter: "counterfactual, same noise" };
+  if (explains()) entries["changed-step"] = "decided otherwise";
   if (explorer.scene.type === "series") entries.seen = "observed; shaded: nine in ten posterior draws";
   within(".legend", "explorer").replaceChildren(
     ...Object.entries(entries).map(([kind, text]) => make("span", { class: kind }, make("i"), text)),
@@ -367,6 +413,8 @@ function onKey(event) {
     " ": togglePlay,
   };
   if (event.key === " " && event.target.closest("button")) return;
+  if (event.target.id === "changes" && event.key.startsWith("Arrow")) return;  // the slider's own keys
+  if (explains()) Object.assign(keys, { "+": () => chooseChanges(state.changes + 1), "-": () => chooseChanges(state.changes - 1) });
   const chosen = Number(event.key) - 1;
   if (event.key in keys) keys[event.key]();
   else if (chosen >= 0 && chosen < explorer.policies.length) choosePolicy(chosen);
@@ -379,6 +427,7 @@ function listenAll() {
   byId("back").addEventListener("click", () => { pause(); go(state.step - 1); });
   byId("forward").addEventListener("click", () => { pause(); go(state.step + 1); });
   byId("play").addEventListener("click", togglePlay);
+  byId("changes").addEventListener("input", (event) => chooseChanges(Number(event.target.value)));
   byId("scrub").addEventListener("input", (event) => { pause(); go(Number(event.target.value)); });
   // After a click with the mouse the space bar should play, not press the same button again.
   byId("explorer").addEventListener("click", (event) => {
@@ -392,7 +441,14 @@ function drawExplorer() {
   const lead = `${explorer.episodes.length} logged episodes, each with the scenario inferred from it in hindsight, and ` +
     `what each policy would have made of that same scenario. Won is a return of ${number(explorer.threshold)} or more.`;
   const shaded = " Hatched tiles are those on which the posterior draws do not agree.";
-  within(".lead", "explorer").textContent = lead + (explorer.scene.type === "grid" ? shaded : "");
+  const told = lead + (explorer.scene.type === "grid" ? shaded : "");
+  within(".lead", "explorer").textContent = explains() ? explainedLead(explorer) : told;
+  if (explains()) {
+    byId("changes").max = explorer.changes;
+    state.changes = explorer.changes;
+    within(".explained", "explorer").hidden = false;
+    within(".change-keys", "explorer").hidden = false;
+  }
   if (explorer.scene.type === "grid") makeGrids(explorer.scene);
   else within(".panels", "explorer").classList.add("lines");
   drawLegend();

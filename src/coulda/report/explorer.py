@@ -81,7 +81,7 @@ def explore(
     returns = episodes.episode_returns
     explored = [_episode(i, view, episodes[i], observed[i], _at((replayed, played), i)) for i in range(len(episodes))]
     won = float(returns.mean()) if threshold is None else threshold
-    return Explorer(view.scene, tuple(policies), num_samples, _short(won), tuple(explored))
+    return Explorer(view.scene, tuple(policies), num_samples, short(won), tuple(explored))
 
 
 @eqx.filter_jit
@@ -118,10 +118,10 @@ def _episode(number: int, view: View, episode: Episode, observed: np.ndarray, fo
     replayed, played = found
     length = len(episode.reward)
     factual = _play(view, replayed)
-    logged = tuple(_short(reward) for reward in np.asarray(episode.reward))
+    logged = tuple(short(reward) for reward in np.asarray(episode.reward))
     return ExploredEpisode(
         number,
-        _frames(view, observed[None, : length + 1], known=True),
+        frames_of(view, observed[None, : length + 1], known=True),
         Play(factual.frames, factual.actions, logged, factual.returns),
         tuple(_play(view, one) for one in played),
     )
@@ -130,27 +130,27 @@ def _episode(number: int, view: View, episode: Episode, observed: np.ndarray, fo
 def _play(view: View, played: Played) -> Play:
     length = int(played.length)
     return Play(
-        _frames(view, played.frames[:, : length + 1]),
+        frames_of(view, played.frames[:, : length + 1]),
         tuple(view.action(_at(played.action, t)) for t in range(length)),
-        tuple(_short(reward) for reward in played.reward[0, :length]),
-        tuple(_short(value) for value in played.reward.sum(1)),
+        tuple(short(reward) for reward in played.reward[0, :length]),
+        tuple(short(value) for value in played.reward.sum(1)),
     )
 
 
-def _frames(view: View, draws: np.ndarray, known: bool = False) -> Frames:
+def frames_of(view: View, draws: np.ndarray, known: bool = False) -> Frames:
     """The first of draws `[S, T + 1, ...]`, and how far the others agree with it, unless it is known."""
     if isinstance(view.scene, GridScene):
         agreement = "" if known else _digits((draws == draws[0]).sum(0))
         return TileFrames(_digits(draws[0]), agreement)
     values = draws[0].astype(float)
     low, high = ((), ()) if known else (_lines(limit) for limit in np.quantile(draws, (0.05, 0.95), axis=0))
-    missing = tuple(tuple(None if np.isnan(x) else _short(x) for x in channel) for channel in values.T)
+    missing = tuple(tuple(None if np.isnan(x) else short(x) for x in channel) for channel in values.T)
     return LineFrames(missing, low, high)
 
 
 def _lines(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
     """`[T + 1, C]` to a tuple a channel."""
-    return tuple(tuple(_short(x) for x in channel) for channel in values.T)
+    return tuple(tuple(short(x) for x in channel) for channel in values.T)
 
 
 def _digits(numbers: np.ndarray) -> str:
@@ -162,10 +162,10 @@ def _digits(numbers: np.ndarray) -> str:
     return DIGITS[numbers.ravel()].tobytes().decode()
 
 
-def _short(value: Any) -> float:
+def short(value: Any) -> float:
     """Six digits, which is what a float32 holds.
 
-    >>> _short(np.float32(0.1))
+    >>> short(np.float32(0.1))
     0.1
     """
     return float(f"{value:.6g}")

@@ -64,7 +64,7 @@ def write_report(path: Path | str, report: Report) -> None:
 
 def render(report: Report) -> str:
     """The page's HTML."""
-    style, script = _source("page.css"), _source("page.js") + _source("explorer.js")
+    style, script = _source("page.css"), "".join(map(_source, ("page.js", "explained.js", "explorer.js")))
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src '{_digest(style)}'; script-src '{_digest(script)}'"

@@ -8,10 +8,10 @@ from jax import Array
 
 from coulda.environments.sepsis import kernel
 from coulda.environments.sepsis.kernel import NUM_ACTIONS, NUM_OBSERVED, NUM_TREATMENTS, NUM_VITALS
-from coulda.environments.sepsis.noise import MECHANISMS, Before, TransitionMechanism
+from coulda.environments.sepsis.noise import MECHANISMS, Before, TransitionMechanism, VitalsChoice
 from coulda.errors import CouldaError
 from coulda.noise import Categorical, Independent
-from coulda.pomdp import ActionMechanism, FinitePOMDP, choice
+from coulda.pomdp import ActionMechanism, FinitePOMDP, TransitionChoices, choice
 
 
 class SepsisState(eqx.Module):
@@ -125,6 +125,16 @@ class Sepsis(FinitePOMDP):
             jnp.broadcast_to(rewards, (NUM_ACTIONS, size, size)),
             rewards != 0,
         )
+
+    def transition_choices(self) -> TransitionChoices:
+        """Among 90 combinations of vitals, where all actions share their noise."""
+        if not isinstance(self.mechanism, VitalsChoice):
+            return super().transition_choices()
+        probabilities = jnp.exp(self.log_probs).swapaxes(0, 1).reshape(NUM_ACTIONS, self.num_states, NUM_VITALS)
+        diabetic = NUM_OBSERVED * (jnp.arange(self.num_states) // NUM_OBSERVED)
+        vitals, treatments = jnp.arange(NUM_VITALS) * NUM_TREATMENTS, kernel.treatment_bits(jnp.arange(NUM_ACTIONS))
+        next_state = treatments[:, None, None] + diabetic[None, :, None] + vitals[None, None, :]
+        return TransitionChoices(probabilities, next_state.astype(jnp.int32), self.mechanism.reparameterization)
 
     def states(self, previous_action: Array, observation: Array) -> SepsisState:  # noqa: ARG002
         """The two states that look so: without diabetes, and with it."""

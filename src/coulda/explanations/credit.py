@@ -1,0 +1,117 @@
+"""Credit along an episode: what each decision was worth against the policy's own alternatives, on the same noise.
+
+It is the case of one change, step by step: at step t the policy decides again, and everything else is done as it was.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from jax import Array
+from scipy import stats
+
+from coulda.episodes import EpisodeLog, Schema
+from coulda.episodes.validation import from_episodes
+from coulda.errors import CouldaError
+from coulda.explanations.explain import as_numpy
+from coulda.explanations.question import Question
+from coulda.explanations.scenarios import draw, ended, play
+from coulda.explanations.search import LoggedEnd
+from coulda.hindsight import ScenarioSource
+from coulda.hindsight.tables import LoggedSteps, ObservedTables, logged_batch, observed_tables, state_numbers
+from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy
+from coulda.pomdp.walk import all_log_probs
+
+
+class Credit(NamedTuple):
+    """Of each of the T logged decisions."""
+
+    effect: np.ndarray
+    """E[G as it was - G with the policy's own choice at this step], `[T]`: below 0 it should have been otherwise."""
+    low: np.ndarray
+    """The lower end of its 95 % interval over scenarios, paired, `[T]`; the effect itself where nothing is drawn."""
+    high: np.ndarray
+    gain: np.ndarray
+    """What each single other action at each step would have gained, `[T, A]`; 0 for the one that was taken."""
+    policy: np.ndarray
+    """π(a | h_t), `[T, A]`."""
+
+
+def credit(
+    key: Array,
+    model: POMDP,
+    episode: Episode,
+    policy: Policy,
+    source: ScenarioSource | None = None,
+    *,
+    scenarios: int = 32,
+) -> Credit:
+    """What each decision of an episode was worth against those of `policy`, on the noise of the episode.
+
+    Args:
+        key: consumed, where scenarios are drawn.
+        model: the SCM that we believe in, with discrete actions.
+        episode: with the observation after its last action.
+        policy: who decides again, one step at a time; it is asked along the logged history.
+        source: where scenarios come from; without one the model must be finite and its states seen.
+        scenarios: drawn where there is a source.
+    """
+    if not isinstance(model.action_space, spaces.Discrete):
+        raise CouldaError(f"credit is for discrete actions; those of {type(model).__name__} are {model.action_space}")
+    log = from_episodes(Schema(model.observation_space, model.action_space), [as_numpy(episode)], [False])
+    Question(0).check(model, log)
+    policy.check_spaces(model.observation_space, model.action_space)
+    padded = jax.tree.map(lambda leaf: leaf[0], log.padded(model.horizon))
+    length = int(log.lengths[0])
+    chances = np.exp(np.asarray(all_log_probs(policy, padded), float))[:length]
+    if source is None:
+        gains = _exact_gains(model, log)[None, :length]
+    else:
+        gains = np.asarray(_sampled_gains(model, source, jax.random.split(key, scenarios), padded), float)[:, :length]
+    effects = -(gains * chances[None]).sum(-1)
+    half = np.zeros(length)
+    if len(effects) > 1:
+        half = stats.t.ppf(0.975, len(effects) - 1) * effects.std(0, ddof=1) / np.sqrt(len(effects))
+    effect = effects.mean(0)
+    return Credit(effect, effect - half, effect + half, gains.mean(0), chances)
+
+
+def _exact_gains(model: POMDP, log: EpisodeLog) -> np.ndarray:
+    if not isinstance(model, FinitePOMDP):
+        raise CouldaError(f"{type(model).__name__} is no finite model; give a source of scenarios.")
+    tables = observed_tables(model)
+    steps, rows = logged_batch(tables, state_numbers(model), log.padded(model.horizon))
+    return np.asarray(_gains(tables, rows, jax.tree.map(lambda leaf: leaf[0], steps)), float)
+
+
+@eqx.filter_jit
+def _gains(tables: ObservedTables, rows: Array, steps: LoggedSteps) -> Array:
+    """What each action at each step adds to the return, if everything else is done as it was, `[T, A]`."""
+
+    def step(value: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        state, action, row, counts = inputs
+        worth = tables.expect(rows[row], value)
+        return jnp.where(counts, worth[action], value), worth[:, state, 0] - worth[action, state, 0]
+
+    start = jnp.zeros((tables.terminal.shape[0], 1), tables.probabilities.dtype)
+    inputs = (steps.state[:-1], steps.action, steps.row, steps.counts)
+    return jax.lax.scan(step, start, inputs, reverse=True)[1]
+
+
+@eqx.filter_jit
+def _sampled_gains(model: POMDP, source: ScenarioSource, keys: Array, episode: Episode) -> Array:
+    """The same on each of the scenarios, `[M, T, A]`."""
+    assert isinstance(model.action_space, spaces.Discrete)
+    actions, steps = int(model.action_space.n), model.horizon
+    drawn = draw(source, keys, episode)
+    here = jnp.eye(steps, dtype=bool)[:, None, :]
+    others = jnp.arange(actions, dtype=episode.action.dtype)[None, :, None]
+    sequences = jnp.where(here, others, episode.action[None, None]).reshape(steps * actions, steps)
+    # An episode that ended by itself may have gone on; one that was cut off ends there.
+    count = jnp.where(ended(model, drawn, episode)[1], steps, episode.length)
+    end = LoggedEnd(episode.length, None)
+    returns, _ = play(model, drawn, end, count, jnp.concatenate([episode.action[None], sequences]))
+    return (returns[1:] - returns[:1]).T.reshape(-1, steps, actions)

@@ -1,0 +1,79 @@
+"""`explore_changes`: logged episodes again with other decisions, ready to be stepped through, one more at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from coulda.episodes import EpisodeLog
+from coulda.errors import CouldaError
+from coulda.explanations import Change, Course, LogExplanation
+from coulda.pomdp import POMDP, Episode
+from coulda.report.contents import ChangedStep, Explained, ExploredEpisode, Explorer, Play
+from coulda.report.explorer import frames_of, short
+from coulda.report.frames import View, view_of
+
+
+def explore_changes(
+    model: POMDP,
+    episodes: EpisodeLog,
+    found: LogExplanation,
+    *,
+    view: View | None = None,
+    threshold: float | None = None,
+) -> Explorer:
+    """Each episode as it was, and with at most 1, 2, … k other decisions.
+
+    Args:
+        model: the SCM that we believe in.
+        episodes: the log that was explained.
+        found: its explanation.
+        view: how states are shown; see `view_of`.
+        threshold: the return from which an episode is won; by default the target, or the mean return of the log.
+    """
+    if len(episodes) != len(found):
+        raise CouldaError(f"{len(found)} episodes were explained, and {len(episodes)} given; give the same log")
+    view = view_of(model) if view is None else view
+    target = found.question.target if threshold is None else threshold
+    chosen = float(episodes.episode_returns.mean()) if target is None else target
+    explored = tuple(_episode(view, episodes[i], found, i) for i in range(len(found)))
+    return Explorer(view.scene, (), 1, short(chosen), explored, found.question.changes)
+
+
+def _episode(view: View, episode: Episode, found: LogExplanation, i: int) -> ExploredEpisode:
+    answer, logged = found[i], tuple(short(reward) for reward in np.asarray(episode.reward))
+    plays = [_play(view, course, float(e.value or 0.0)) for course, e in zip(answer.courses, answer.curve, strict=True)]
+    actions = tuple(view.action(action) for action in np.asarray(episode.action))
+    factual = Play(plays[0].frames, actions, logged, (short(answer.logged),))
+    observed = np.asarray(_pictures(view.observation, episode.observation))
+    guaranteed = () if answer.guaranteed is None else tuple(map(short, answer.guaranteed))
+    explained = Explained(
+        (factual, *plays[1:]),
+        tuple(tuple(_change(view, change) for change in course.changes) for course in answer.courses),
+        tuple(short(e.value) for e in answer.curve),
+        guaranteed,
+        answer.sentence,
+        answer.verdict,
+        answer.reasons,
+        () if answer.single is None else tuple(map(short, answer.single)),
+    )
+    return ExploredEpisode(found.first + i, frames_of(view, observed[None], known=True), factual, (), explained)
+
+
+def _play(view: View, course: Course, value: float) -> Play:
+    frames = np.asarray(_pictures(view.state, course.state))
+    actions = tuple(view.action(action) for action in np.asarray(course.action))
+    return Play(frames_of(view, frames[None]), actions, tuple(map(short, course.reward)), (short(value),))
+
+
+def _change(view: View, change: Change) -> ChangedStep:
+    return ChangedStep(change.step, view.action(change.did), view.action(change.instead))
+
+
+@eqx.filter_jit
+def _pictures(picture: Callable[[Any], Array], states: Any) -> Array:
+    return jax.vmap(picture)(jax.tree.map(jnp.asarray, states))
