@@ -149,6 +149,8 @@ def test_what_has_no_density_is_asked_for_it_by_name():
             Particles(model)
     with pytest.raises(CouldaError, match="particles is 0"):
         Particles(Plain(), particles=0)
+    with pytest.raises(CouldaError, match=r"particles is 10,000,000,000.*or fewer"):
+        Particles(Plain(), particles=10**10)
     with pytest.raises(CouldaError, match="reward_scale is -1"):
         Particles(Plain(), reward_scale=-1)
 

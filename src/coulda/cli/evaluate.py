@@ -76,10 +76,11 @@ class Evaluate:
         recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
         total = None if self.model is None else len(recipe.episodes)
+        told: tuple[str, ...] = ()
         if recipe.on_scenarios is not None:
             with bar("choosing where scenarios come from", None):
-                why = recipe.on_scenarios.choice.why
-            console.print(f"Scenarios: {why}.", highlight=False, soft_wrap=True, markup=False)
+                told = (f"Scenarios: {recipe.on_scenarios.choice.why}.",)
+            console.print(*told, highlight=False, soft_wrap=True, markup=False)
         with self._open(recipe) as executor, bar(f"evaluating on {len(recipe.episodes):,} episodes", total) as advance:
             comparison = recipe.compare(key, executor, advance)
         console.print(table(comparison))
@@ -89,8 +90,9 @@ class Evaluate:
                 console.print(f"[{style}]{name}, {estimate.method}: {estimate.verdict}.[/] {estimate.reasons}")
         if (rivals := recipe.rivals(jax.random.fold_in(key, 2))) is not None:
             console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
+            told = (*told, rivals.sentence)
         if self.out is not None:
-            self._write(self.out, comparison, self._explorer(recipe))
+            self._write(self.out, comparison, self._explorer(recipe), told)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
 
     def recipe(self) -> EvaluationRecipe:
@@ -122,7 +124,7 @@ class Evaluate:
         source, policies = found.choice.source, recipe.named_policies
         return explore(key, found.model, first, policies, source, threshold=self.threshold)
 
-    def _write(self, out: Path, comparison: Comparison, explorer: Explorer | None) -> None:
+    def _write(self, out: Path, comparison: Comparison, explorer: Explorer | None, told: tuple[str, ...]) -> None:
         replace_json(out / "table.json", comparison.plain())
         draw_estimates(comparison, out / "estimates.png")
         if comparison.truth and self.model is not None:
@@ -134,7 +136,7 @@ class Evaluate:
         config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios}
         title = f"What {' and '.join(comparison.estimates)} would have been worth"
         facts = provenance({"evaluate": self.seed}, config)
-        save_report(out, Report(title, summarize(found), found, explorer, provenance=facts))
+        save_report(out, Report(title, (*summarize(found), *told), found, explorer, provenance=facts))
 
 
 COMMANDS = Evaluate

@@ -6,6 +6,7 @@ drawn forward, weighed by the evidence and resampled, and a path is what its las
 ancestor differ too little; moves of whole paths (`moves`) spread them.
 """
 
+import os
 from typing import Any
 
 import equinox as eqx
@@ -35,6 +36,9 @@ from coulda.noise import Iid
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.observing import infers_noise
 from coulda.weights import effective_sample_size
+
+EPISODES_AT_ONCE = 8
+"""About as few as are worked on together: four, on two devices."""
 
 
 class Sampler(ScenarioSource):
@@ -163,6 +167,7 @@ class Particles(Sampler):
         check_size("particles", particles, 2 * ISLANDS)
         check_size("moves", moves, 0)
         self.evidence = Evidence.of(model, behavior, reward_scale)
+        check_memory(self.evidence.model, particles)
         self.particles, self.moves, self.steps = particles, moves, jnp.int32(ALL_STEPS)
 
     def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
@@ -329,3 +334,20 @@ def check_size(name: str, value: Any, least: int) -> None:
     """Refuse a number of things that is too small or none."""
     if not isinstance(value, int) or value < least:
         raise CouldaError(f"{name} is {value!r}; it is a whole number of at least {least}.")
+
+
+def check_memory(model: POMDP, particles: int) -> None:
+    """Refuse more particles than this machine can hold of a few episodes at once."""
+    noise = jax.eval_shape(lambda key: model.transition_noise.sample(key), jax.random.key(0))
+    numbers = 2 + sum(leaf.size for leaf in jax.tree.leaves(noise))
+    needed, there = 4 * numbers * particles * (model.horizon + 1) * EPISODES_AT_ONCE, _memory()
+    if needed > there:
+        most = particles * there // needed
+        raise CouldaError(
+            f"particles is {particles:,}: with {model.horizon} steps they take some {needed / 1e9:.0f} GB, and this "
+            f"machine has {there / 1e9:.0f}; take {most:,} or fewer."
+        )
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

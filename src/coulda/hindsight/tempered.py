@@ -15,7 +15,7 @@ from jax.scipy.special import logsumexp
 
 from coulda.hindsight.likelihood import Agreement, Evidence, Seen
 from coulda.hindsight.moves import ISLANDS, Moves, Path, Population
-from coulda.hindsight.particles import Sampler, check_size, filter_islands, island_gap, systematic
+from coulda.hindsight.particles import Sampler, check_memory, check_size, filter_islands, island_gap, systematic
 from coulda.hindsight.source import ALL_STEPS, FINE, IMPOSSIBLE, NOT_A_NUMBER, Inference
 from coulda.pomdp import POMDP, Actor
 
@@ -54,6 +54,7 @@ class Tempered(Sampler):
         check_size("particles", particles, 2 * ISLANDS)
         check_size("moves", moves, 1)
         self.evidence = Evidence.of(model, behavior, reward_scale)
+        check_memory(self.evidence.model, particles)
         self.particles, self.moves, self.steps = particles, moves, jnp.int32(ALL_STEPS)
 
     def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
