@@ -17,7 +17,7 @@ from coulda.episodes import EpisodeLog, collect, fit_behavior, open_log, write_l
 from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation import OnScenarios, compare, evaluate
 from coulda.evaluation.method import reading_for
-from coulda.evaluation.simulation import energy_test, simulation_diagnostic
+from coulda.evaluation.simulation import energy_test, simulate
 from coulda.hindsight import Exact
 from coulda.noise import Categorical, Normal, Uniform
 from coulda.policies import LinearGaussianPolicy, UniformPolicy
@@ -142,7 +142,7 @@ def without_probabilities(log: EpisodeLog) -> EpisodeLog:
 
 
 def simulated(model: POMDP, log, key=KEY, **policies: Policy):
-    (found,) = simulation_diagnostic(key, model, reading_for([OnScenarios(model)], log, policies))
+    (found,) = simulate(key, model, reading_for([OnScenarios(model)], log, policies)).diagnostics
     return found
 
 

@@ -155,28 +155,45 @@ def _mean(values: Array, where: Array) -> Array:
     return jnp.sum(jnp.where(where[:, None], values, 0.0), 0) / jnp.sum(where, dtype=float)
 
 
-def simulation_diagnostic(key: Array, model: POMDP, reading: Reading) -> tuple[Diagnostic, ...]:
+class Simulation(NamedTuple):
+    """What came of simulating the logged behavior."""
+
+    diagnostics: tuple[Diagnostic, ...] = ()
+    made: np.ndarray = np.zeros(0)
+    """Returns of simulated episodes, at least as many as logged ones; none where nothing was simulated."""
+    logged: np.ndarray = np.zeros(0)
+    """Returns of all logged ones, over the same steps."""
+
+
+def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
     """Whether the model, run under the behavior that made the log, makes episodes like the logged ones.
 
     Consumes `key`. There is nothing to say where actions are neither discrete nor continuous.
     """
     if not isinstance(model.action_space, spaces.Discrete | spaces.Box):
-        return ()
+        return Simulation()
     key_log, key_simulation = jax.random.split(key)
     rng = generator(key_log)
     log = _sample(rng, model, reading.log)
     logged = log.padded(model.horizon)
     behavior, doubt = _behavior(log, logged, reading.policies)
     if doubt is not None:
-        return (Diagnostic("simulation", doubt.chance, "caution", doubt.sentence),)
+        return Simulation((Diagnostic("simulation", doubt.chance, "caution", doubt.sentence),))
     look = _look(model, log)
-    keys = jax.random.split(key_simulation, min(MOST_EPISODES, SIMULATED * len(log)))
-    made, shown = to_numpy(run(eqx.Partial(_simulated, model, behavior, look), (keys,)), len(keys))
+    size = min(MOST_EPISODES, SIMULATED * len(log))
+    program = eqx.Partial(_simulated, model, behavior, look)
+    rounds = [
+        to_numpy(run(program, (jax.random.split(part, size),)), size)
+        for part in jax.random.split(key_simulation, -(-len(reading) // size))
+    ]
+    made, shown = rounds[0]
     tests = list(_tests(rng, look, to_numpy(run(look, (logged,)), len(log)), made))
-    if not tests:
-        return ()
     sure = _has_probabilities(log) or _shows_state(shown)
-    return (_verdict(tests, sure),)
+    return Simulation(
+        (_verdict(tests, sure),) if tests else (),
+        np.concatenate([numbers["return"][:, 0] for numbers, _ in rounds]).astype(float),
+        reading.reward[:, : int(look.steps)].sum(1),
+    )
 
 
 def _sample(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
