@@ -269,7 +269,7 @@ def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: 
     """What all policies share: checks of the scenarios, and of the log."""
     found = replay_diagnostic(tally.agrees, tally.steps) + missing_end(source, reading) + log_diagnostics(reading)
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
-    if not chosen_by_ends(reading):
+    if int(source.steps) > 0 and not chosen_by_ends(reading):
         found = tally.shifts.diagnostic() + found
     if type(model).malformed is not POMDP.malformed:
         found = (malformed_diagnostic(float(np.mean(tally.malformed))), *found)
