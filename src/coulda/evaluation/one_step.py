@@ -118,11 +118,12 @@ class Foresight(eqx.Module):
         keys = jax.random.split(key, DRAWS)
         foreseen = jnp.mean(jax.vmap(lambda key: self._foreseen(key, states, episode.action))(keys), 0)
         last = jnp.arange(steps) == episode.length - 1
-        logged = jax.vmap(self._made)(episode.reward, last, after)
-        # The horizon ends every episode, and what was cut off has no end of its own.
-        own_end = (jnp.arange(steps) < self.model.horizon - 1) & ~(last & ~terminated)
-        followed = jnp.broadcast_to((~last | self.closing)[:, None], (steps, logged.shape[1] - 2))
-        valid = jnp.concatenate([jnp.ones((steps, 1), bool), own_end[:, None], followed], 1)
+        logged = jax.vmap(self._made)(episode.reward, last & terminated, after)
+        # The horizon ends every episode. What follows a last step is known where it was logged, or where it is the end.
+        early = jnp.arange(steps) < self.model.horizon - 1
+        followed = ~last | self.closing | (terminated & early)
+        followed = jnp.broadcast_to(followed[:, None], (steps, logged.shape[1] - 2))
+        valid = jnp.concatenate([jnp.ones((steps, 1), bool), early[:, None], followed], 1)
         valid &= (episode.live & told)[:, None] & jnp.isfinite(logged) & jnp.isfinite(foreseen)
         logged, foreseen = (jnp.where(valid, values, 0.0) for values in (logged, foreseen))
         known = self._known(before, episode.action)
@@ -144,8 +145,13 @@ class Foresight(eqx.Module):
         return jax.vmap(step)(jnp.arange(self.model.horizon), states, actions)
 
     def _made(self, reward: Array, ended: Array, observation: Any) -> Array:
-        """The reward, the end, and the observation with the squares of its numbers, `[Y]`."""
+        """The reward, the end, and the observation with the squares of its numbers, `[Y]`.
+
+        Where observations after the last action were not logged, those of ends are zero on both sides: to leave them
+        out would leave out what leads there.
+        """
         seen = self._numbers(observation)
+        seen = seen if self.closing else jnp.where(ended, 0.0, seen)
         squares = seen**2 if isinstance(self.model.observation_space, gymnasium.spaces.Box) else seen[:0]
         return jnp.concatenate([jnp.stack([jnp.asarray(reward, float), ended.astype(float)]), seen, squares])
 
@@ -186,7 +192,7 @@ def _verdict(chance: np.ndarray, size: np.ndarray) -> Diagnostic:
     ]
     most = float(size[chance < UNUSUAL].max())
     sentence = (
-        f"From what was seen and done, the model foresees other {' and '.join(wrong)} than the logged ones (by up to "
+        f"From what was seen and done, the model foresees other {', '.join(wrong)} than the logged ones (by up to "
         f"{most:.2g} standard deviations), which happens in a right model with probability {least:.0e}: the model is "
         "wrong about the world."
     )
