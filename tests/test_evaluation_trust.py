@@ -197,6 +197,9 @@ def test_trusted_estimates_that_contradict_each_other_say_so():
     # They overlap, and differ by 0.18, which is more than √(0.1² + 0.12²).
     apart = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("FQE", 5.05, 5.3))})
     assert [e.verdict for e in apart.values()] == ["trust", "caution"]
+    # What single precision cannot tell apart is no contradiction, however narrow the intervals.
+    exact = told_apart({e.method: e for e in (row("DR", 5.0, 5.0), row("FQE", 4.99999, 4.99999))})
+    assert {e.verdict for e in exact.values()} == {"trust"}
     equals = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("IS", 5.05, 5.3))})
     assert {e.verdict for e in equals.values()} == {"trust"}
 

@@ -214,7 +214,7 @@ def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
     for i, one in enumerate(trusted):
         for other in trusted[i + 1 :]:
             gap = _gap(one, other)
-            if gap <= 0:
+            if gap <= _rounding(one):
                 continue
             first, second = sorted((one, other), key=lambda row: assumptions(row.method))
             equals = assumptions(first.method) == assumptions(second.method)
@@ -227,7 +227,8 @@ def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
         safer = [row for row in trusted if assumptions(row.method) < assumptions(one.method)]
         if one.method not in found and safer:
             sharpest = min(safer, key=_width)
-            if (gap := _difference(one, sharpest)) > np.hypot(_width(one), _width(sharpest)) / 2:
+            error = np.hypot(_width(one), _width(sharpest)) / 2
+            if (gap := _difference(one, sharpest)) > error + _rounding(one):
                 found[one.method] = [_contradicted(one, sharpest, gap, "caution")]
     return {
         method: replace(row, diagnostics=(*row.diagnostics, *found.get(method, ()))) for method, row in rows.items()
@@ -256,6 +257,12 @@ def _difference(one: Estimate, other: Estimate) -> float:
     assert one.value is not None
     assert other.value is not None
     return abs(one.value - other.value)
+
+
+def _rounding(row: Estimate) -> float:
+    """What sums of numbers of single precision cannot tell apart: no contradiction, where nothing varies."""
+    assert row.value is not None
+    return 1e-4 * (1 + abs(row.value))
 
 
 def _width(row: Estimate) -> float:

@@ -7,7 +7,8 @@ the same with episodes exchanged: the steps of an episode are not independent, e
 
 The behavior is fitted to the log as a function of the observation. Where it is none (`Doubt`), simulated episodes of a
 right model differ too, and the verdict is caution, whatever they look like; unless a policy of the table gives the
-logged probabilities, and then is the behavior.
+logged probabilities, and then is the behavior, or the model shows its state, and then is held against the logged steps
+themselves (`one_step`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +56,8 @@ LARGE_DIFFERENCE = 0.25
 """In standard deviations between episodes. Measured on a patient who recovers or dies (tests/triage.py), logs of 100
 episodes: of 100 logs of the right model one is cautioned against and none refused; of 5 logs each, models whose
 episodes never end are refused in 5 and doubled rewards are warned of in 5, but transitions that are 30 % uniform in
-none (in one log of 1,000 episodes they are warned of): what a log is too small to tell passes as "trust"."""
+none (in one log of 1,000 episodes they are warned of). What these tests cannot tell, the step ahead may where states
+are seen, and the mean return says what it could show (`self_checks`)."""
 SMALL_PENALTY = 0.01
 """Of the fitted behavior. With fit_behavior's own, 1, what was never done in 100 visits is done in 2 % of them."""
 SMALL_GAP = 0.005
