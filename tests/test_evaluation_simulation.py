@@ -16,14 +16,15 @@ from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, collect, fit_behavior, open_log, write_log
 from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation import OnScenarios, compare, evaluate
+from coulda.evaluation.estimate import VERDICTS
 from coulda.evaluation.method import reading_for
-from coulda.evaluation.simulation import energy_test, simulation_diagnostic
+from coulda.evaluation.simulation import energy_test, simulate
 from coulda.hindsight import Exact, Prior
 from coulda.noise import Categorical, Normal, Uniform
 from coulda.policies import LinearGaussianPolicy, UniformPolicy
 from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice, LocationScaleAction, Policy
 from coulda.pomdp.walk import taken_log_probs
-from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, Stubborn, Table, triage
+from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, Table, triage
 
 KEY = jax.random.key(5)
 
@@ -67,6 +68,23 @@ class ServiceWhenLoud(Policy):
     def __call__(self, carry, observation):
         carry = self.memory * carry + (1 - self.memory) * observation
         return carry, Categorical(logits=jnp.stack([0.0 * carry, 6 * (carry - 1)]))
+
+
+class Repeating(Policy):
+    """One of three actions, and the same again with probability `again`: has memory."""
+
+    again: float
+
+    def initial_carry(self):
+        return jnp.zeros(3)
+
+    def __call__(self, carry, observation):
+        return carry, Categorical(
+            logits=jnp.log(jnp.where(carry.sum() > 0, carry * self.again + (1 - carry) * (1 - self.again) / 2, 1 / 3))
+        )
+
+    def remember(self, carry, action, reward):
+        return jax.nn.one_hot(action, 3)
 
 
 class Drift(POMDP):
@@ -142,8 +160,8 @@ def without_probabilities(log: EpisodeLog) -> EpisodeLog:
 
 
 def simulated(model: POMDP, log, key=KEY, **policies: Policy):
-    (found,) = simulation_diagnostic(key, model, reading_for([OnScenarios(model, Prior(model))], log, policies))
-    return found
+    found = simulate(key, model, reading_for([OnScenarios(model, Prior(model))], log, policies)).diagnostics
+    return max(found, key=lambda one: VERDICTS.index(one.verdict))
 
 
 @pytest.mark.slow
@@ -163,10 +181,10 @@ def test_a_right_model_is_left_alone(name):
 
 WRONG = {
     "wears four times too slowly": ("pump", Pump(rate=0.05), r"return 1[0-9]\.\d on average, the logged ones -?\d"),
-    "rewards doubled": ("triage", changed(reward=2 * REWARD), r"return 0\.\d+ on average, the logged ones 0\.\d+"),
-    "transitions 30 % wrong": ("triage", changed(blurred(0.3)), "differ"),
-    "never ends": ("triage", changed(endless()), r"length, end, .*differ too"),
-    "pulls twice as hard": ("drift", Drift(pull=2.0), "return -"),
+    "rewards doubled": ("triage", changed(reward=2 * REWARD), "foresees other rewards than the logged ones"),
+    "transitions 30 % wrong": ("triage", changed(blurred(0.3)), "foresees other .*observations than the logged ones"),
+    "never ends": ("triage", changed(endless()), "foresees other .*ends, observations than"),
+    "pulls twice as hard": ("drift", Drift(pull=2.0), "foresees other rewards, observations"),
 }
 
 
@@ -174,10 +192,8 @@ WRONG = {
 def test_a_wrong_model_is_warned_of_and_told_why(what):
     name, model, sentence = WRONG[what]
     found = simulated(model, logged(name, 1000))
-    # Of 30 % wrong transitions no mean moves by a quarter of a standard deviation: certain, and small.
-    assert found.verdict == ("caution" if what == "transitions 30 % wrong" else "do not trust"), found
+    assert found.verdict == "do not trust", found
     assert found.value < 1e-4
-    assert "Simulated episodes of the logged behavior" in found.sentence
     assert "the model is wrong about the world" in found.sentence
     assert re.search(sentence, found.sentence), found.sentence
 
@@ -192,14 +208,17 @@ def test_cut_episodes_are_compared_as_far_as_they_go(flagged):
 
 def test_a_behavior_with_memory_is_not_held_against_the_model():
     """The fitted behavior is another one, and so are its episodes, whatever the model; in the table it is known."""
-    log = collect(jax.random.key(1), triage(), Stubborn(0.95), 300)
+    world = worlds()["tiger"][0]
+    double = eqx.tree_at(lambda model: model.rewards, world, 2 * world.rewards)
+    stubborn = Repeating(0.95)
+    log = collect(jax.random.key(1), world, stubborn, 300)
     for known in (log, without_probabilities(log)):
-        for model in (triage(), changed(reward=2 * REWARD)):
+        for model in (world, double):
             found = simulated(model, known)
             assert found.verdict == "caution"
             assert "The behavior is not a function of the observation" in found.sentence
-    assert simulated(triage(), log, stubborn=Stubborn(0.95)).verdict == "trust"
-    assert simulated(changed(reward=2 * REWARD), log, stubborn=Stubborn(0.95)).verdict == "do not trust"
+    assert simulated(world, log, stubborn=stubborn).verdict == "trust"
+    assert simulated(double, log, stubborn=stubborn).verdict == "do not trust"
 
 
 def test_where_states_are_hidden_and_probabilities_missing_the_behavior_may_be_to_blame():

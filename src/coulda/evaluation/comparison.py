@@ -208,15 +208,16 @@ def assumptions(method: str) -> int:
 def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
     """The rows of one policy; those that are trusted and contradict each other say so.
 
-    Of two, the one that takes more for granted is warned of, and not to be trusted where the gap between the intervals
-    is wider than both of them; the other is as good as it was. Where neither does, both are warned of.
+    Of two intervals that are apart, the one that takes more for granted is warned of, and not to be trusted where the
+    gap is wider than both of them; the other is as good as it was. Where neither does, both are warned of. And each is
+    held against the sharpest of those that take less for granted: a difference beyond both errors is a warning too.
     """
     trusted = [row for row in rows.values() if row.verdict == "trust" and row.interval is not None]
     found: dict[str, list[Diagnostic]] = {}
     for i, one in enumerate(trusted):
         for other in trusted[i + 1 :]:
             gap = _gap(one, other)
-            if gap <= 0:
+            if gap <= _rounding(one):
                 continue
             first, second = sorted((one, other), key=lambda row: assumptions(row.method))
             equals = assumptions(first.method) == assumptions(second.method)
@@ -225,6 +226,13 @@ def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
             found.setdefault(second.method, []).append(_contradicted(second, first, gap, worse))
             if equals:
                 found.setdefault(first.method, []).append(_contradicted(first, second, gap, "caution"))
+    for one in trusted:
+        safer = [row for row in trusted if assumptions(row.method) < assumptions(one.method)]
+        if one.method not in found and safer:
+            sharpest = min(safer, key=_width)
+            error = np.hypot(_width(one), _width(sharpest)) / 2
+            if (gap := _difference(one, sharpest)) > error + _rounding(one):
+                found[one.method] = [_contradicted(one, sharpest, gap, "caution")]
     return {
         method: replace(row, diagnostics=(*row.diagnostics, *found.get(method, ()))) for method, row in rows.items()
     }
@@ -245,6 +253,19 @@ def _gap(one: Estimate, other: Estimate) -> float:
     assert one.interval is not None
     assert other.interval is not None
     return max(one.interval.low - other.interval.high, other.interval.low - one.interval.high)
+
+
+def _difference(one: Estimate, other: Estimate) -> float:
+    """Of the values."""
+    assert one.value is not None
+    assert other.value is not None
+    return abs(one.value - other.value)
+
+
+def _rounding(row: Estimate) -> float:
+    """What sums of numbers of single precision cannot tell apart: no contradiction, where nothing varies."""
+    assert row.value is not None
+    return 1e-4 * (1 + abs(row.value))
 
 
 def _width(row: Estimate) -> float:

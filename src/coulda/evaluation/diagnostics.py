@@ -17,9 +17,9 @@ SMALL_LOSS, LARGE_LOSS = 0.005, 0.05
 percent of the value is well within it, five percent may not be."""
 PARETO_LIMIT = 0.7
 """Shape of the weights' tail beyond which averages converge too slowly to be of use (Vehtari et al., 2024)."""
-UNSTABLE_SPREAD = 0.4
+UNSTABLE_SPREAD = 0.3
 """Relative error of the squared standard error. Of normal terms it is √(2 / N), 0.26 with 30 of them; a rare event that
-was seen five times has 0.45."""
+was seen k times has 1/√k, 0.3 with eleven, from where on the interval of its count is nearly nominal."""
 FEW_EPISODES = 30
 """The usual place from which the mean of moderately skewed terms is taken as normal."""
 RARE = 1e-4

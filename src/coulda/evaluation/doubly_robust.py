@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic, weight_diagnostics
-from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict
 from coulda.evaluation.fitted_q import (
     chosen_regression,
     cross_fitted,
@@ -65,14 +65,18 @@ class DoublyRobust(SinglePolicyMethod):
         ratios = statistics(weighted, q, v, self.weighted)
         found = precision.of_weighted(generator(key_interval), ratios)
         about_log = log_diagnostics(reading, weighs=True, goes_on=True)
-        leaning = _leaning(fit_checks(key_markov, key_folds, reading, regression, steps, found))
+        checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
+        rests = bool(reading.cut_short) or reading.log.schema.behavior == "fitted"
         return Estimate(
             self.name,
             ratios.value,
             found,
             ratios.terms,
             float(effective_sample_size(weighted.relative)),
-            diagnostics=weight_diagnostics(weighted) + leaning + spread_diagnostic(ratios.terms) + about_log,
+            diagnostics=weight_diagnostics(weighted)
+            + _corrected(checks, rests)
+            + spread_diagnostic(ratios.terms)
+            + about_log,
             details={"value without correction": float(v[:, 0].mean())},
         )
 
@@ -85,11 +89,16 @@ def statistics(weighted: Weighted, q: np.ndarray, v: np.ndarray, weighted_form: 
     return Ratios(v[:, 0], weighted.scaled * delta, weighted.scaled)
 
 
-def _leaning(found: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    """Of the values that are corrected: where they are no values of states, only the weights can be right."""
+def _corrected(found: tuple[Diagnostic, ...], rests_on_values: bool) -> tuple[Diagnostic, ...]:
+    """Of the values that are corrected: where they are no values of states, only the weights can be right.
+
+    With logged probabilities they are, and whether they carry enough is asked of them alone; after an episode was cut
+    off, values stand for what nobody corrects, and weights that were fitted may be wrong too.
+    """
+    verdict: Verdict = "caution" if rests_on_values else "trust"
     return tuple(
         d
         if d.verdict == "trust"
-        else replace(d, verdict="caution", sentence=f"{d.sentence} Only the weights correct it.")
+        else replace(d, verdict=verdict, sentence=f"{d.sentence} Only the weights correct it.")
         for d in found
     )

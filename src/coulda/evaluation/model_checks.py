@@ -23,7 +23,7 @@ from coulda.episodes.log import spans
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Estimate
-from coulda.evaluation.reading import Log
+from coulda.evaluation.reading import Log, Reading
 from coulda.hindsight import ScenarioSource
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
@@ -123,15 +123,19 @@ def _same_rows(a: Array, b: Array) -> Array:
 
 
 class Shift(eqx.Module):
-    """Inferred minus prior noise of one episode, summed over its steps apart by discrete action: zero on average.
+    """Inferred minus prior noise of one episode, times what was seen and done before it: zero on average.
 
-    Sources carry a fresh draw onto the posterior, so that against that same draw the difference has little variance.
+    Noise is independent of all that came before it, so that a model whose noise must make up for a wrong reaction to
+    an action, or to a state, shows in the sums though the noise alone averages to nothing. Sources carry a fresh draw
+    onto the posterior, so that against that same draw the difference has little variance.
     """
 
     total: Array
     """`[D]`."""
     steps: Array
     """How many steps were summed, `[D]`."""
+    scale: Array
+    """Σ |w| of what each step was multiplied with, `[D]`."""
     moves: "Counts"
     """How often each transition was made on the inferred scenario, `[A * S, S]`."""
     sights: "Counts"
@@ -150,27 +154,51 @@ class Counts(eqx.Module):
         return Counts(jnp.zeros((0, 0)), jnp.zeros((0, 0)))
 
 
-def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode) -> Shift:
-    """The shift of the noise of the first state and of each action's transitions, where that noise is plain numbers."""
-    space = model.action_space
+def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode, *, closing: bool = True) -> Shift:
+    """The shift of the noise of the first state and of the transitions, where that noise is plain numbers.
+
+    `closing` is whether the observation after the last action was logged.
+    """
     first, moves = jnp.zeros(0), jnp.zeros((episode.live.shape[0], 0))
     if is_plain(model.initial_noise):
-        first = _differences(inferred.initial, prior.initial).ravel()
+        first = _differences(inferred.initial, prior.initial, squares=not isinstance(model, FinitePOMDP))
     if is_plain(model.transition_noise):
-        moves = jax.vmap(_differences)(inferred.transition, prior.transition)
-    taken = episode.live[:, None].astype(float)
-    if isinstance(space, gymnasium.spaces.Discrete):
-        taken = taken * jax.nn.one_hot(episode.action - int(space.start), int(space.n))
-    total = jnp.einsum("ta,td->ad", taken, moves)
-    steps = jnp.broadcast_to(taken.sum(0)[:, None], total.shape)
+        compare = lambda a, b: _differences(a, b, squares=not isinstance(model, FinitePOMDP))
+        moves = jax.vmap(compare)(inferred.transition, prior.transition)
+    weight = _before(model, episode, moves.shape[1])
+    total = jnp.einsum("tw,td->wd", weight, moves)
+    columns = [(weight != 0).sum(0), jnp.abs(weight).sum(0)]
+    steps, scale = (jnp.broadcast_to(column[:, None].astype(float), total.shape).ravel() for column in columns)
+    once = jnp.ones_like(first)
     return Shift(
         jnp.concatenate([first, total.ravel()]),
-        jnp.concatenate([jnp.ones_like(first), steps.ravel()]),
-        *_counts(model, inferred, episode),
+        jnp.concatenate([once, steps]),
+        jnp.concatenate([once, scale]),
+        *_counts(model, inferred, episode, closing),
     )
 
 
-def _counts(model: POMDP, inferred: Scenario, episode: Episode) -> tuple[Counts, Counts]:
+def _before(model: POMDP, episode: Episode, size: int) -> Array:
+    """What each step's noise is multiplied with, `[T, W]`: which action was taken, and numbers that were seen and done.
+
+    Numbers are left out where there would be too many products with noise of this `size`.
+    """
+    space, live = model.action_space, episode.live[:, None]
+    taken, numbers = live.astype(float), jnp.zeros((len(live), 0))
+    if isinstance(space, gymnasium.spaces.Discrete):
+        taken = taken * jax.nn.one_hot(episode.action - int(space.start), int(space.n))
+    elif isinstance(space, gymnasium.spaces.Box):
+        numbers = episode.action.reshape(len(live), -1).astype(float)
+    if isinstance(model.observation_space, gymnasium.spaces.Box):
+        seen = episode.observation[:-1].reshape(len(live), -1).astype(float)
+        numbers = jnp.concatenate([numbers, seen], 1)
+    if taken.shape[1] * (1 + numbers.shape[1]) * size > COUNT_LIMIT:
+        return taken
+    numbers = jnp.where(live & jnp.isfinite(numbers), numbers, 0.0)
+    return jnp.concatenate([taken, (taken[:, :, None] * numbers[:, None, :]).reshape(len(live), -1)], 1)
+
+
+def _counts(model: POMDP, inferred: Scenario, episode: Episode, closing: bool) -> tuple[Counts, Counts]:
     """Transitions and observations of a small finite model, as inferred and as expected.
 
     Averaged over the log, inferred states and noise are distributed as in the model (Lemma 1), so that transitions
@@ -180,7 +208,7 @@ def _counts(model: POMDP, inferred: Scenario, episode: Episode) -> tuple[Counts,
     if not isinstance(model, FinitePOMDP):
         return Counts.none(), Counts.none()
     states = run_actions(model, inferred, episode.action)[0]
-    return _moves(model, states, episode), _sights(model, states, episode)
+    return _moves(model, states, episode), _sights(model, states, episode, closing)
 
 
 def _moves(model: FinitePOMDP, states: Any, episode: Episode) -> Counts:
@@ -193,14 +221,13 @@ def _moves(model: FinitePOMDP, states: Any, episode: Episode) -> Counts:
     return Counts(found, row.sum(0)[:, None] * model.tables()[0].reshape(-1, size))
 
 
-def _sights(model: FinitePOMDP, states: Any, episode: Episode) -> Counts:
+def _sights(model: FinitePOMDP, states: Any, episode: Episode, closing: bool) -> Counts:
     space = model.observation_space
     if not isinstance(space, gymnasium.spaces.Discrete) or model.num_states * int(space.n) > COUNT_LIMIT:
         return Counts.none()
     every = jnp.arange(int(space.n)) + int(space.start)
     likely = jax.vmap(lambda s: jax.vmap(lambda o: jnp.exp(model.observation_log_prob(o, s)))(every))(states)
-    # The observation after the last action was made, too.
-    made = jnp.arange(episode.live.shape[0] + 1) <= jnp.sum(episode.live)
+    made = jnp.arange(episode.live.shape[0] + 1) < jnp.sum(episode.live) + int(closing)
     row = jax.nn.one_hot(states.index, model.num_states) * made[:, None].astype(float)
     seen = jax.nn.one_hot(episode.observation - int(space.start), int(space.n))
     return Counts(jnp.einsum("ts,to->so", row, seen), jnp.einsum("ts,to->so", row, likely))
@@ -217,10 +244,11 @@ def is_plain(distribution: NoiseDistribution) -> bool:
     return isinstance(distribution, Uniform | Normal | Gumbel | Bernoulli)
 
 
-def _differences(inferred: Any, prior: Any) -> Array:
-    """Of all numbers, flat."""
-    pairs = zip(jax.tree.leaves(inferred), jax.tree.leaves(prior), strict=True)
-    return jnp.concatenate([jnp.ravel(a.astype(float) - b.astype(float)) for a, b in pairs])
+def _differences(inferred: Any, prior: Any, *, squares: bool) -> Array:
+    """Of all numbers, flat; and of their `squares`, which tell of noise of another scale."""
+    pairs = list(zip(jax.tree.leaves(inferred), jax.tree.leaves(prior), strict=True))
+    powers = (1, 2) if squares else (1,)
+    return jnp.concatenate([jnp.ravel(a.astype(float) ** n - b.astype(float) ** n) for n in powers for a, b in pairs])
 
 
 @dataclass
@@ -229,6 +257,7 @@ class Shifts:
 
     count: int = 0
     steps: Any = 0.0
+    scale: Any = 0.0
     total: Any = 0.0
     squares: Any = 0.0
     moves: "Sums" = field(default_factory=lambda: Sums())
@@ -239,6 +268,7 @@ class Shifts:
         total = np.asarray(shifts.total, float)
         self.count += len(total)
         self.steps = self.steps + np.sum(shifts.steps, axis=0, dtype=float)
+        self.scale = self.scale + np.sum(shifts.scale, axis=0, dtype=float)
         self.total = self.total + total.sum(0)
         self.squares = self.squares + (total**2).sum(0)
         self.moves.add(shifts.moves)
@@ -269,7 +299,7 @@ class Shifts:
         moved = np.asarray((variance > 1e-9) & (self.steps >= FEW_EPISODES))
         if self.count < FEW_EPISODES or not moved.any():
             return ()
-        size = np.abs(self.total[moved] / self.steps[moved])
+        size = np.abs(self.total[moved]) / self.scale[moved]
         # What hardly ever happens has a tiny shift of tiny variance until it happens: only shifts that matter count.
         z = np.where(size >= SMALL_SHIFT, np.abs(self.total[moved]) / np.sqrt(self.count * variance[moved]), 0.0)
         chance = min(1.0, 2 * stats.norm.sf(z.max()) * moved.sum())
@@ -355,9 +385,19 @@ def _mismatch(what: str, size: float, chance: float, large: float, smallest: flo
     return Diagnostic("mismatch", chance, "do not trust" if certain else "caution", sentence)
 
 
-def missing_end(source: ScenarioSource, log: Log) -> tuple[Diagnostic, ...]:
-    """Of a log without the observations after the last actions: how episodes ended is then no evidence."""
-    if int(source.steps) == 0 or log.schema.last_observation == "logged":
+def chosen_by_ends(reading: Reading) -> bool:
+    """Whether the log lacks the observations after the last actions of episodes that ended early.
+
+    How they ended is then no evidence, and where an episode's evidence stops depends on its end. Where all episodes
+    last as long as the longest, nothing is chosen: all are conditioned on the same number of steps.
+    """
+    early = bool((reading.lengths < reading.reward.shape[1]).any())
+    return reading.log.schema.last_observation == "repeated" and early
+
+
+def missing_end(source: ScenarioSource, reading: Reading) -> tuple[Diagnostic, ...]:
+    """Of hindsight that cannot see how episodes ended."""
+    if int(source.steps) == 0 or not chosen_by_ends(reading):
         return ()
     sentence = (
         "The log lacks the observation after each last action, so that how episodes ended does not enter their "

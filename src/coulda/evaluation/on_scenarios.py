@@ -27,6 +27,7 @@ from coulda.evaluation.model_checks import (
     Shift,
     Shifts,
     check_log_fits,
+    chosen_by_ends,
     hindsight_diagnostic,
     malformed_diagnostic,
     missing_end,
@@ -36,8 +37,9 @@ from coulda.evaluation.model_checks import (
     support_diagnostic,
 )
 from coulda.evaluation.reading import Log, Reading, batch_sizes, generator, padded_batch, padded_batches, run, to_numpy
+from coulda.evaluation.self_checks import simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
-from coulda.evaluation.simulation import simulation_diagnostic
+from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
@@ -216,15 +218,18 @@ def evaluate_sources(
         run.advance(count)
     alone = all(int(source.steps) == 0 and source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
-    simulated = simulation_diagnostic(key_simulation, model, reading) if alone and not broken else ()
+    simulation = simulate(key_simulation, model, reading) if alone and not broken else Simulation()
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
-        shared = simulated + _diagnostics(model, source, reading, tally)
+        shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
         for name in policies:
             hindsight = int(source.steps) > 0
             estimate = _estimate(
                 method_name(source, model), tally, name, shared, key_interval, run.precision, hindsight
             )
+            if estimate.interval is not None:
+                itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
+                estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
             rows[name][estimate.method] = estimate
     return rows
 
@@ -290,7 +295,8 @@ def _infer(
             exactly=source.infers_observation_noise,
             rewards=source.weighs_rewards,
         )
-        return replayed, shift(model, scenario, fresh(key, model), episode), model.malformed(scenario)
+        shifted = shift(model, scenario, fresh(key, model), episode, closing=not repeated)
+        return replayed, shifted, model.malformed(scenario)
 
     replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, scenarios), drawn)
     return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference
@@ -314,10 +320,10 @@ def method_name(source: ScenarioSource, model: POMDP) -> str:
 
 def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
     """What all policies share: checks of the scenarios, and of the log."""
-    found = replay_diagnostic(tally.agrees, tally.steps) + missing_end(source, reading.log) + log_diagnostics(reading)
+    found = replay_diagnostic(tally.agrees, tally.steps) + missing_end(source, reading) + log_diagnostics(reading)
     found = tally.inference.diagnostics() + found
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
-    if reading.log.schema.last_observation == "logged":
+    if int(source.steps) > 0 and not chosen_by_ends(reading):
         found = tally.shifts.diagnostic() + found
     if type(model).malformed is not POMDP.malformed:
         found = (malformed_diagnostic(float(np.mean(tally.malformed))), *found)

@@ -4,16 +4,24 @@ The mean of the logged returns is the value of whoever made the log. An estimato
 interval allows is wrong about something that the policy in question meets, too.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from scipy import stats
 
-from coulda.evaluation.diagnostics import RARE, UNUSUAL
+from coulda.evaluation.diagnostics import RARE
 from coulda.evaluation.estimate import Diagnostic, Interval, Verdict
 from coulda.evaluation.reading import Reading
 from coulda.weights import effective_sample_size
 
 FEW = 30
 """Effective episodes below which weighted errors are not normal, and say nothing."""
+UNLIKELY = 0.05
+"""Probability under a right answer of a miss that is warned of. Where the answer is known, a wrong one is as far off as
+the log can show, and no further: at 0.01 a miss of twice the half-width of an interval would pass in one case of four,
+at 0.05 in one of ten."""
+SHOWN = float(stats.norm.isf(UNLIKELY / 2) + stats.norm.isf(0.2))
+"""Standard errors of a miss that is found with probability 0.8."""
 
 
 def log_itself_diagnostic(predicted: np.ndarray, reading: Reading, interval: Interval) -> tuple[Diagnostic, ...]:
@@ -22,7 +30,24 @@ def log_itself_diagnostic(predicted: np.ndarray, reading: Reading, interval: Int
         return ()
     missed = predicted - reading.returns
     sentence = f"It predicts {predicted.mean():.4g} for the log itself, whose mean is {reading.returns.mean():.4g}"
-    return (_graded_miss("log itself", missed, interval, sentence),)
+    return (_graded_miss("log itself", *_mean_and_error(missed), interval, sentence),)
+
+
+def simulated_log_diagnostic(made: np.ndarray, logged: np.ndarray, interval: Interval) -> tuple[Diagnostic, ...]:
+    """Of the returns that a model makes under the logged behavior, `[M]`, against the logged ones, `[N]`."""
+    if len(logged) < FEW or not len(made):
+        return ()
+    error = float(np.sqrt(made.var(ddof=1) / len(made) + logged.var(ddof=1) / len(logged)))
+    sentence = f"It predicts {made.mean():.4g} for the log itself, whose mean is {logged.mean():.4g}"
+    found = _graded_miss("log itself", float(made.mean() - logged.mean()), error, interval, sentence)
+    if found.verdict == "trust" and SHOWN * error > interval.width:
+        said = (
+            f"The log is too small to tell: {sentence[0].lower()}{sentence[1:]}; only a miss above {SHOWN * error:.2g} "
+        )
+        found = replace(
+            found, verdict="caution", sentence=f"{said}would show, where the interval is ± {interval.width / 2:.2g}."
+        )
+    return (found,)
 
 
 def correction_diagnostic(
@@ -40,17 +65,19 @@ def correction_diagnostic(
         return ()
     corrections = np.where(reading.live, rho * (reading.reward + v[:, 1:] - q), 0.0).sum(1)
     sentence = f"Weighted by the behavior's probabilities, its own errors add up to {corrections.mean():.3g}"
-    return (_graded_miss("correction", -corrections, interval, sentence),)
+    return (_graded_miss("correction", *_mean_and_error(corrections), interval, sentence),)
 
 
-def _graded_miss(name: str, missed: np.ndarray, interval: Interval, sentence: str) -> Diagnostic:
-    """How far the mean of `missed` is from 0, against chance and against the interval."""
-    error = missed.std(ddof=1) / np.sqrt(len(missed))
-    size, half = abs(float(missed.mean())), max(interval.width / 2, 1e-12)
+def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _graded_miss(name: str, miss: float, error: float, interval: Interval, sentence: str) -> Diagnostic:
+    """How far `miss` is from 0, against chance and against the interval."""
+    size, half = abs(miss), max(interval.width / 2, 1e-12)
     chance = float(2 * stats.norm.sf(size / error)) if error > 0 else float(size < 1e-6)
-    verdict: Verdict = "trust"
-    if chance < UNUSUAL and size > half / 2:
-        verdict = "do not trust" if chance < RARE and size > 2 * half else "caution"
-    if verdict == "trust":
-        return Diagnostic(name, chance, verdict, f"{sentence}, within chance.")
+    if chance >= UNLIKELY or size <= half / 2:
+        return Diagnostic(name, chance, "trust", f"{sentence}, within chance.")
+    verdict: Verdict = "do not trust" if chance < RARE and size > 2 * half else "caution"
     return Diagnostic(name, chance, verdict, f"{sentence}: a miss of {size:.3g}, where the interval is ± {half:.2g}.")

@@ -7,7 +7,8 @@ the same with episodes exchanged: the steps of an episode are not independent, e
 
 The behavior is fitted to the log as a function of the observation. Where it is none (`Doubt`), simulated episodes of a
 right model differ too, and the verdict is caution, whatever they look like; unless a policy of the table gives the
-logged probabilities, and then is the behavior.
+logged probabilities, and then is the behavior, or the model shows its state, and then is held against the logged steps
+themselves (`one_step`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,6 +29,7 @@ from coulda.episodes.log import concatenate
 from coulda.episodes.spaces import HashableSpace, features, named_leaves
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
+from coulda.evaluation.one_step import one_step_diagnostic, state_seen
 from coulda.evaluation.reading import Log, Reading, generator, run, to_numpy
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Trajectory, rollout
 from coulda.pomdp.walk import taken_log_probs
@@ -54,7 +56,8 @@ LARGE_DIFFERENCE = 0.25
 """In standard deviations between episodes. Measured on a patient who recovers or dies (tests/triage.py), logs of 100
 episodes: of 100 logs of the right model one is cautioned against and none refused; of 5 logs each, models whose
 episodes never end are refused in 5 and doubled rewards are warned of in 5, but transitions that are 30 % uniform in
-none (in one log of 1,000 episodes they are warned of): what a log is too small to tell passes as "trust"."""
+none (in one log of 1,000 episodes they are warned of). What these tests cannot tell, the step ahead may where states
+are seen, and the mean return says what it could show (`self_checks`)."""
 SMALL_PENALTY = 0.01
 """Of the fitted behavior. With fit_behavior's own, 1, what was never done in 100 visits is done in 2 % of them."""
 SMALL_GAP = 0.005
@@ -155,28 +158,51 @@ def _mean(values: Array, where: Array) -> Array:
     return jnp.sum(jnp.where(where[:, None], values, 0.0), 0) / jnp.sum(where, dtype=float)
 
 
-def simulation_diagnostic(key: Array, model: POMDP, reading: Reading) -> tuple[Diagnostic, ...]:
+class Simulation(NamedTuple):
+    """What came of simulating the logged behavior."""
+
+    diagnostics: tuple[Diagnostic, ...] = ()
+    made: np.ndarray = np.zeros(0)
+    """Returns of simulated episodes, at least as many as logged ones; none where nothing was simulated."""
+    logged: np.ndarray = np.zeros(0)
+    """Returns of all logged ones, over the same steps."""
+
+
+def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
     """Whether the model, run under the behavior that made the log, makes episodes like the logged ones.
 
     Consumes `key`. There is nothing to say where actions are neither discrete nor continuous.
     """
     if not isinstance(model.action_space, spaces.Discrete | spaces.Box):
-        return ()
-    key_log, key_simulation = jax.random.split(key)
+        return Simulation()
+    key_log, key_simulation, key_steps = jax.random.split(key, 3)
     rng = generator(key_log)
     log = _sample(rng, model, reading.log)
     logged = log.padded(model.horizon)
     behavior, doubt = _behavior(log, logged, reading.policies)
-    if doubt is not None:
-        return (Diagnostic("simulation", doubt.chance, "caution", doubt.sentence),)
     look = _look(model, log)
-    keys = jax.random.split(key_simulation, min(MOST_EPISODES, SIMULATED * len(log)))
-    made, shown = to_numpy(run(eqx.Partial(_simulated, model, behavior, look), (keys,)), len(keys))
-    tests = list(_tests(rng, look, to_numpy(run(look, (logged,)), len(log)), made))
-    if not tests:
-        return ()
-    sure = _has_probabilities(log) or _shows_state(shown)
-    return (_verdict(tests, sure),)
+    size = min(MOST_EPISODES, SIMULATED * len(log))
+    program = eqx.Partial(_simulated, model, behavior, look)
+    rounds = [
+        to_numpy(run(program, (jax.random.split(part, size),)), size)
+        for part in jax.random.split(key_simulation, 1 if doubt else -(-len(reading) // size))
+    ]
+    made, shown = rounds[0]
+    seen = state_seen(model, shown)
+    steps = one_step_diagnostic(key_steps, model, log, seen) if seen is not None else ()
+    if doubt is not None and not steps:
+        return Simulation((Diagnostic("simulation", doubt.chance, "caution", doubt.sentence),))
+    # Where the behavior is not known, the first observations are all that does not depend on it. Where rewards of seen
+    # states were tested, noise in the logged ones that the model does not have is no error: their means decide.
+    quantities = tuple(name for name in QUANTITIES if not (steps and name in ("return", "reward")))
+    quantities = quantities if doubt is None else ("observations 0",)
+    tests = list(_tests(rng, look, to_numpy(run(look, (logged,)), len(log)), made, quantities))
+    sure = _has_probabilities(log) or seen is not None
+    whole = (_verdict(tests, sure),) if tests else ()
+    if doubt is not None:
+        return Simulation(steps + whole)
+    returns = np.concatenate([numbers["return"][:, 0] for numbers, _ in rounds]).astype(float)
+    return Simulation(steps + whole, returns, reading.reward[:, : int(look.steps)].sum(1))
 
 
 def _sample(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
@@ -223,14 +249,6 @@ def _seen_and_hidden(model: POMDP, trajectory: Trajectory) -> Any:
         return jnp.zeros((), bool)
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(seen), strict=True)
     return jnp.stack([jnp.all(a == b) for a, b in pairs]).all()
-
-
-def _shows_state(shown: Any) -> bool:
-    """Whether the state can be told from the observation, in all simulated episodes."""
-    if not isinstance(shown, tuple):
-        return bool(shown.all())
-    seen, state = (x.ravel().astype(int) for x in shown)
-    return len(np.unique(seen)) == len(np.unique(seen * (state.max() + 1) + state))
 
 
 def _has_probabilities(log: EpisodeLog) -> bool:
@@ -313,11 +331,15 @@ def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Arr
 
 
 def _tests(
-    rng: np.random.Generator, look: Look, logged: dict[str, np.ndarray], made: dict[str, np.ndarray]
+    rng: np.random.Generator,
+    look: Look,
+    logged: dict[str, np.ndarray],
+    made: dict[str, np.ndarray],
+    quantities: tuple[str, ...],
 ) -> Iterable[Contrast]:
-    """Of all quantities that can be tested."""
+    """Of the quantities, those that can be tested."""
     times = np.asarray(look.times).tolist()
-    for name in QUANTITIES:
+    for name in quantities:
         number = name.removeprefix("observations ")
         if number.isdigit() and times[int(number)] in times[: int(number)]:
             continue
