@@ -15,6 +15,7 @@ from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, LinearQ
 from coulda.evaluation.fitted_q import cross_fitted, default_regression, fit_values, seen_by, steps_of
 from coulda.evaluation.method import key_for
 from coulda.evaluation.reading import read
+from coulda.evaluation.regressions import inverse
 from coulda.noise import Categorical, Normal
 from coulda.pomdp import Policy
 from tests.triage import BEHAVIOR, TARGET, Stubborn, Table, exact_value, triage
@@ -301,3 +302,10 @@ def test_huge_weights_stay_finite():
         estimate = ImportanceSampling(kind).estimate(KEY, Table([[0.12, 0.88]]), log)
         assert estimate.value == pytest.approx(T, rel=1e-6)
         assert estimate.verdict == "do not trust"
+
+
+def test_positive_definite_matrices_are_inverted():
+    rows = np.random.default_rng(0).normal(size=(3, 40, 12))
+    gram = np.einsum("bnd,bne->bde", rows, rows) + 1e-3 * np.eye(12)
+    found = np.asarray(jax.jit(jax.vmap(inverse))(jnp.asarray(gram, jnp.float32)), float)
+    assert np.abs(found @ gram - np.eye(12)).max() < 1e-4

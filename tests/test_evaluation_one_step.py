@@ -11,6 +11,7 @@ from coulda.environments import tiger
 from coulda.episodes import collect
 from coulda.evaluation import OnScenarios, compare
 from coulda.evaluation.one_step import StateSeen, one_step_diagnostic, state_seen
+from coulda.hindsight import Prior
 from coulda.policies import UniformPolicy
 from coulda.studies.trust_worlds import without_last_observation
 from tests.test_evaluation_simulation import STEER, Drift, blurred, changed, endless
@@ -76,10 +77,14 @@ def test_states_are_told_from_observations_or_not():
 @pytest.mark.slow
 def test_a_behavior_with_a_memory_does_not_keep_a_model_from_being_checked():
     log = collect(jax.random.key(0), triage(), Stubborn(), 1000)
-    of = lambda model: compare(KEY, log, {"target": TARGET}, [OnScenarios(model)]).estimates["target"]["MB-PE"]
+    of = lambda model: compare(KEY, log, {"target": TARGET}, [OnScenarios(model, Prior(model))]).estimates["target"][
+        "MB-PE"
+    ]
     assert of(triage()).verdict == "trust"
     assert of(changed(blurred(0.5))).verdict == "do not trust"
     hidden = tiger(horizon=4, reparameterization="gumbel_max")
     listened = collect(jax.random.key(0), hidden, UniformPolicy(3), EPISODES)
-    row = compare(KEY, listened, {"target": UniformPolicy(3)}, [OnScenarios(hidden)]).estimates["target"]["MB-PE"]
+    row = compare(KEY, listened, {"target": UniformPolicy(3)}, [OnScenarios(hidden, Prior(hidden))]).estimates[
+        "target"
+    ]["MB-PE"]
     assert "one step ahead" not in {d.name for d in row.diagnostics}

@@ -122,7 +122,7 @@ class LinearQ(QFunction):
         return Normal(
             basis,
             chosen,
-            jnp.linalg.inv(gram + floor[:, None, None] * jnp.eye(basis.shape[-1])[None]),
+            jax.vmap(inverse)(gram + floor[:, None, None] * jnp.eye(basis.shape[-1])[None]),
             center,
             scale,
         )
@@ -141,6 +141,22 @@ class LinearQ(QFunction):
         shape = (1,) * (inputs.ndim - 1) + center.shape
         expanded = self.expand((inputs - center.reshape(shape)) / scale.reshape(shape))
         return jnp.concatenate([expanded, jnp.ones((*expanded.shape[:-1], 1))], -1)
+
+
+def inverse(matrix: Array) -> Array:
+    """Of a positive definite matrix `[d, d]`, by Gauss–Jordan elimination, which needs no pivots there.
+
+    Many of LAPACK's inverses at once, inside of a loop, were seen to wait for ever for threads of their own (XLA:CPU).
+    """
+
+    def eliminate(k: Any, rest: Array) -> Array:
+        pivot, here = rest[k, k], jnp.arange(rest.shape[0]) == k
+        row = jnp.where(here, 1.0, rest[k]) / pivot
+        column = jnp.where(here, 0.0, rest[:, k])
+        reduced = jnp.where(here[None], 0.0, rest) - column[:, None] * row[None]
+        return jnp.where(here[:, None], row[None], reduced)
+
+    return jax.lax.fori_loop(0, matrix.shape[0], eliminate, matrix)
 
 
 class QuadraticQ(LinearQ):
