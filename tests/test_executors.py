@@ -202,7 +202,7 @@ def test_what_goes_wrong_in_a_worker_is_told_and_the_worker_goes_on():
 def test_a_search_whose_episodes_are_collected_elsewhere_is_the_same():
     world = find_world("bandit")
     search = PolicySearch(world.environment, world.model, world.hindsight, optax.sgd(0.1), num_episodes=6)
-    work = WorkSpec("coulda.recipes.search:collect", {"world": "bandit", "episodes": 6, "batches": 2})
+    work = WorkSpec("coulda.recipes.search:collect", {"places": {"world": "bandit"}, "episodes": 6, "batches": 2})
 
     def policy(search, updates=3):
         state = search.init(world.policy(jax.random.key(0)))

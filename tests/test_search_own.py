@@ -1,6 +1,7 @@
 """Search in a model of one's own, from the command line: with an environment, with a log, and with neither."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -19,7 +20,8 @@ from coulda.recipes import hidden_bit_model, own_world
 from coulda.report import load_report
 from coulda.search import Logged, PolicySearch
 from coulda.storage import ArtifactError
-from coulda.studies.pump import SMOKE, draw, study
+from coulda.studies.pump import DESKTOP, SMOKE, draw, study
+from tests.conftest import ROOT
 
 FILE = """
 import jax.numpy as jnp
@@ -143,6 +145,12 @@ def test_a_model_without_a_posterior_is_searched_with_the_source_that_is_chosen(
     main(["search", "--model", "own.py:pump", "--policy", "own.py:upkeep", *brief.split()])
     assert "Scenarios: particles, since" in capsys.readouterr().out
     assert {row.method for row in load_report("out").table.rows} == {"MB-PE", "CF-PE(7)", "on-policy"}
+
+
+def test_the_committed_study_is_of_the_settings_that_the_code_has_and_separates():
+    found = json.loads((ROOT / "results" / "pump" / "search.json").read_text())
+    assert found["preset"] == json.loads(json.dumps(asdict(DESKTOP)))
+    assert found["CF-GPS"]["final true return"]["low"] > found["MB-PS"]["final true return"]["high"]
 
 
 @pytest.mark.slow
