@@ -95,6 +95,7 @@ except SystemExit:
     assert "there is no world 'nowhere'" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_level_is_played_to_its_end():
     levels = generate(jax.random.key(0), 1, 7, 7, 1)
     found = solve(levels, 1)

@@ -224,7 +224,7 @@ def test_wrong_observation_probabilities_are_found_and_a_small_log_cannot_tell()
 def test_one_episode_with_several_scenarios_has_no_nan():
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 1)
     estimate = evaluate(KEY, triage(), TARGET, log, Exact(triage()), precision=Precision(scenarios=4))
-    assert all(np.isfinite(value) for value in estimate.details.values())
+    assert all(np.isfinite(value) for value in estimate.details.values() if not isinstance(value, str))
 
 
 def test_values_say_what_they_think_of_the_log_itself():

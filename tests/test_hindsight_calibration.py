@@ -238,6 +238,7 @@ class Bowl(POMDP):
         return state**2 + 0.5 * u
 
 
+@pytest.mark.slow
 def test_particles_on_a_nonlinear_model_are_calibrated():
     """Fails by chance for one key in a hundred, if particles made no error; the twin has too few."""
     model = Bowl()

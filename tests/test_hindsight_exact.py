@@ -276,5 +276,3 @@ def test_what_exact_cannot_do_is_refused():
         Exact(linear(hidden=True), behavior=Physician())
     with pytest.raises(CouldaError, match="0 or more steps"):
         Exact(THIRDS).given(-1)
-    with pytest.raises(CouldaError, match="log_evidence is for finite models"):
-        Exact(linear(hidden=True)).log_evidence(None)

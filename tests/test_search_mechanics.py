@@ -86,6 +86,7 @@ print(jax.local_device_count(), *compilations(search, table), *compilations(impa
 """
 
 
+@pytest.mark.slow
 def test_over_two_devices_the_first_step_compiles_for_all():
     """A state that comes back placed otherwise than it went in would have every program compiled twice."""
     done = subprocess.run([sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=True)

@@ -53,6 +53,7 @@ def search(*arguments: str) -> None:
     main(["search", "--model", "own.py:model", "--policy", "own.py:policy", *brief.split(), *arguments])
 
 
+@pytest.mark.slow
 def test_what_is_found_in_a_log_is_evaluated_by_its_name(folder, capsys):
     """The bit is 1 in nine of ten logged episodes and in one of ten of the model's."""
     write_log(folder / "log", collect(jax.random.key(0), hidden_bit_model(0.9), UniformPolicy(2), 200))
@@ -77,6 +78,7 @@ def test_what_is_found_in_a_log_is_evaluated_by_its_name(folder, capsys):
     assert "holds a report already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_environment_tells_the_truth_and_without_one_the_model_is_the_world(folder, capsys):
     search("--environment", "own.py:world", "--out", "truth")
     assert "true return" in capsys.readouterr().out

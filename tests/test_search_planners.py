@@ -45,6 +45,7 @@ def test_tree_search_finds_what_dynamic_programming_finds():
     assert best[2, 0, 0] == 0
 
 
+@pytest.mark.slow
 def test_a_rollout_with_tree_search_earns_the_optimum():
     model = corridor()
     sharp = {"value_scale": 0.005, "temperature": 0.05}

@@ -1,8 +1,5 @@
 """How well the scenarios of a log could be inferred: what a source says of its own answers, episode by episode."""
 
-from dataclasses import dataclass, field
-
-import jax
 import numpy as np
 
 from coulda.evaluation.diagnostics import graded
@@ -25,28 +22,9 @@ LITTLE_KNOWN = 0.02
 """Of the variance of the return: then a counterfactual answer is as good as a simulated one."""
 
 
-@dataclass
-class Inferred:
-    """What was said of all episodes under one source."""
-
-    batches: list[Inference] = field(default_factory=list)
-
-    def add(self, found: Inference) -> None:
-        """Keep what was said of some episodes, `[n]` each."""
-        self.batches.append(found)
-
-    @property
-    def log_evidence(self) -> float | None:
-        """Log p of the whole log under the model; None where the source does not know it."""
-        total = sum((float(np.sum(batch.log_evidence, dtype=float)) for batch in self.batches), 0.0)
-        return None if np.isnan(total) else total
-
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Nothing of a source that makes no error."""
-        found: Inference = jax.tree.map(lambda *parts: np.concatenate(parts), *self.batches)
-        if np.isinf(found.effective).all():
-            return ()
-        return _explained(found), _precise(found)
+def inference_diagnostics(found: Inference) -> tuple[Diagnostic, ...]:
+    """Of all episodes of a log, `[N]` each; nothing of a source that makes no error."""
+    return (_explained(found), _precise(found)) if np.isfinite(found.effective).any() else ()
 
 
 def _explained(found: Inference) -> Diagnostic:

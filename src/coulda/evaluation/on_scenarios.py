@@ -19,7 +19,7 @@ from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
-from coulda.evaluation.inferred import Inferred, information_diagnostic
+from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.model_checks import (
@@ -43,7 +43,7 @@ from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
-from coulda.hindsight.source import fresh, informed
+from coulda.hindsight.source import asked, fresh, informed
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
 
@@ -93,6 +93,8 @@ class OnScenarios(Method):
     @cached_property
     def choice(self) -> Choice:
         """The source, and why it is that one; the prior where none can infer anything."""
+        if isinstance(self.scenarios, ScenarioSource):
+            return asked(self.scenarios)
         try:
             return chosen(self.model, self.scenarios)
         except CouldaError as error:
@@ -179,7 +181,7 @@ class Tally:
     steps: float = 0.0
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
-    inference: Inferred = field(default_factory=Inferred)
+    inference: list[Inference] = field(default_factory=list)
     flaws: dict[str, tuple[int, str]] = field(default_factory=dict)
     """By policy: the first number that is none, and where it was met."""
 
@@ -197,7 +199,12 @@ class Tally:
         self.steps += float(np.sum(found.replay.steps))
         self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
         self.shifts.add(found.shift)
-        self.inference.add(found.inference)
+        self.inference.append(found.inference)
+
+    @property
+    def inferred(self) -> Inference:
+        """How well the scenarios of each episode could be inferred, `[N]` each."""
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.inference)
 
 
 def evaluate_sources(
@@ -227,7 +234,7 @@ def evaluate_sources(
             estimate = _estimate(
                 method_name(source, model), tally, name, shared, key_interval, run.precision, hindsight
             )
-            if estimate.interval is not None:
+            if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
             rows[name][estimate.method] = estimate
@@ -321,7 +328,8 @@ def method_name(source: ScenarioSource, model: POMDP) -> str:
 def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
     """What all policies share: checks of the scenarios, and of the log."""
     found = replay_diagnostic(tally.agrees, tally.steps) + missing_end(source, reading) + log_diagnostics(reading)
-    found = tally.inference.diagnostics() + found
+    if not source.is_exact:
+        found = inference_diagnostics(tally.inferred) + found
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
     if int(source.steps) > 0 and not chosen_by_ends(reading):
         found = tally.shifts.diagnostic() + found
@@ -356,7 +364,8 @@ def _estimate(
             error = within / precision.scenarios
             details["share of the variance that is inference"] = error / max(between + error, TINY)
             shared = (*shared, information_diagnostic(between / max(between + within, TINY)))
-    if hindsight and (evidence := tally.inference.log_evidence) is not None:
+    evidence = float(np.sum(tally.inferred.log_evidence, dtype=float))
+    if hindsight and not np.isnan(evidence):
         details["log evidence"] = evidence
     found = precision.of_returns(generator(key), ratios)
     return Estimate(

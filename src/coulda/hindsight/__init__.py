@@ -1,7 +1,7 @@
 """Scenario sources p(U | h_t): the prior, exact posteriors, sampled and learned ones; and whether to believe them."""
 
 from coulda.hindsight.calibration import Calibration, Quantity, calibrate
-from coulda.hindsight.choosing import Choice, choose
+from coulda.hindsight.choosing import choose
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
 from coulda.hindsight.drawing import draw_calibration
 from coulda.hindsight.exact import Exact
@@ -9,7 +9,7 @@ from coulda.hindsight.learned import Learned, LearnedOnline
 from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
 from coulda.hindsight.particles import Particles
-from coulda.hindsight.source import Inference, Prior, ScenarioSource
+from coulda.hindsight.source import Choice, Inference, Prior, ScenarioSource
 from coulda.hindsight.tempered import Tempered
 
 __all__ = [

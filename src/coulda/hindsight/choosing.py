@@ -1,7 +1,7 @@
 """`choose`: the source for a model, and why: the first that does not refuse, tried on a few episodes of its own."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from coulda.hindsight.exact import Exact
 from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
 from coulda.hindsight.particles import Particles, Sampler
-from coulda.hindsight.source import FINE, Inference, Prior, ScenarioSource
+from coulda.hindsight.source import FINE, Choice, Inference, Prior, ScenarioSource, asked
 from coulda.hindsight.tempered import Tempered
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, batched, rollout
@@ -32,13 +32,6 @@ FEW_EFFECTIVE = 30
 posterior deviation."""
 LARGE_GAP = 2.0
 """Nats between two halves' log evidence: weights of seven to one."""
-
-
-class Choice(NamedTuple):
-    """A source, and why it was chosen."""
-
-    source: ScenarioSource
-    why: str
 
 
 def choose(model: POMDP) -> Choice:
@@ -66,7 +59,7 @@ def choose(model: POMDP) -> Choice:
 def chosen(model: POMDP, scenarios: ScenarioSource | str) -> Choice:
     """The source that is named, or `choose`n where that is "auto"; one that is given is taken as it is."""
     if isinstance(scenarios, ScenarioSource):
-        return Choice(scenarios, f"{type(scenarios).__name__}, as asked")
+        return asked(scenarios)
     if scenarios == "auto":
         return choose(model)
     named = SOURCES | {"prior": Prior, "nuts": Nuts}

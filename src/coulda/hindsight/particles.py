@@ -64,6 +64,11 @@ class Sampler(ScenarioSource):
         return self.evidence.behavior
 
     @property
+    def is_exact(self) -> bool:
+        """Samples are finitely many."""
+        return False
+
+    @property
     def infers_observation_noise(self) -> bool:
         """Where its posterior is known."""
         return infers_noise(self.model)

@@ -10,7 +10,7 @@ A source of your own is a subclass with `infer`; `evaluate` and `search` ask not
 """
 
 import abc
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -75,6 +75,11 @@ class ScenarioSource(eqx.Module):
         return True
 
     @property
+    def is_exact(self) -> bool:
+        """Whether its draws are those of the posterior, so that there is nothing to tell of how well it inferred."""
+        return True
+
+    @property
     def weighs_rewards(self) -> bool:
         """Whether rewards are evidence, so that replaying an episode gives them back."""
         return True
@@ -122,6 +127,18 @@ class Prior(ScenarioSource):
         if not isinstance(steps, int) or steps != 0:
             raise CouldaError(f"Prior is conditioned on nothing; steps={steps} needs a source that infers.")
         return self
+
+
+class Choice(NamedTuple):
+    """A source, and why it is that one."""
+
+    source: ScenarioSource
+    why: str
+
+
+def asked(source: ScenarioSource) -> Choice:
+    """A source of one's own."""
+    return Choice(source, f"{type(source).__name__}, as asked")
 
 
 def fresh(key: Array, model: POMDP) -> Scenario:
