@@ -14,7 +14,7 @@ from coulda.cli.evaluate import STYLES
 from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, OnScenarios, compare
-from coulda.explanations import LogExplanation, Question, draw_curve, explain_log
+from coulda.explanations import Credit, LogExplanation, Question, credit_log, draw_curve, explain_log
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import observed_tables, state_numbers
 from coulda.naming import load
@@ -22,7 +22,7 @@ from coulda.policies import UniformPolicy
 from coulda.pomdp import POMDP, FinitePOMDP, Policy
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
-from coulda.report import Report, explore_changes, provenance, save_report, tabulate
+from coulda.report import Explorer, Report, explore_changes, provenance, save_report, tabulate
 from coulda.report.page import check_place
 from coulda.storage import replace_json
 
@@ -55,7 +55,8 @@ class Explain:
     cost: float = 0.0
     """What a change costs, in units of the return."""
     policy: str | None = None
-    """Who decides after the logged end, and by whom the model is held against the log; a uniform one by default."""
+    """Who decides after the logged end, against whom each decision is credited, and by whom the model is held against
+    the log; a uniform one for the last two by default."""
     budget: int = Question.budget
     """How many steps of the model a search may take, for each episode."""
     seed: int = 0
@@ -87,6 +88,8 @@ class Explain:
         on_scenarios = recipe.on_scenarios
         assert on_scenarios is not None
         source = None if self.scenarios == "auto" and has_tables(model) else on_scenarios.choice.source
+        if policy is None and isinstance(model.action_space, spaces.Discrete):
+            policy = UniformPolicy(int(model.action_space.n))
         comparison = self._evaluated(key, model, log, on_scenarios.choice.source, policy)
         trust = None if comparison is None else list(comparison.estimates["policy"].values())[-1]
         with bar(f"explaining {len(chosen):,} episodes", len(chosen)) as advance:
@@ -100,7 +103,10 @@ class Explain:
         if self.episode is not None:
             console.print(found[0].sentence, highlight=False)
         if self.out is not None:
-            self._write(self.out, model, chosen, found, comparison)
+            explored = chosen[: self.explored]
+            credited = self._credited(jax.random.fold_in(key, 2), model, explored, policy, source)
+            explorer = explore_changes(model, explored, found.head(len(explored)), credited)
+            self._write(self.out, found, comparison, explorer)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
 
     def _chosen(self, log: EpisodeLog) -> EpisodeLog:
@@ -114,19 +120,19 @@ class Explain:
         self, key: jax.Array, model: POMDP, log: EpisodeLog, source: ScenarioSource, policy: Policy | None
     ) -> Comparison | None:
         """The model held against the log: its verdict is that of the explanation. None where no policy can be run."""
-        if policy is None and isinstance(model.action_space, spaces.Discrete):
-            policy = UniformPolicy(int(model.action_space.n))
-        if policy is None:
-            return None
-        return compare(key, log, {"policy": policy}, [OnScenarios(model, source)])
+        return None if policy is None else compare(key, log, {"policy": policy}, [OnScenarios(model, source)])
 
-    def _write(
-        self, out: Path, model: POMDP, log: EpisodeLog, found: LogExplanation, comparison: Comparison | None
-    ) -> None:
+    def _credited(
+        self, key: jax.Array, model: POMDP, log: EpisodeLog, policy: Policy | None, source: ScenarioSource | None
+    ) -> list[Credit] | None:
+        """What each decision was worth against the policy's own; None where actions are not numbered."""
+        if policy is None or not isinstance(model.action_space, spaces.Discrete):
+            return None
+        return credit_log(key, model, log, policy, source, scenarios=self.num_scenarios)
+
+    def _write(self, out: Path, found: LogExplanation, comparison: Comparison | None, explorer: Explorer) -> None:
         replace_json(out / "explanations.json", found.plain())
         draw_curve(found, out / "curve.png")
-        explored = min(self.explored, len(log))
-        explorer = explore_changes(model, log[:explored], found.head(explored))
         names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "policy": self.policy}
         config = {key: Path(value).name for key, value in names.items() if value is not None}
         config |= {"changes": self.changes, "frozen": list(self.frozen), "cost": self.cost}
