@@ -1,10 +1,12 @@
 """`coulda explain LOG --model …`: which decisions of a log mattered, and what others would have made of it."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import jax
+import numpy as np
 import tyro
 from gymnasium import spaces
 from rich.console import Console
@@ -50,8 +52,9 @@ class Explain:
     """A return to reach: the least number of changes that does is told, and which episodes one change would save."""
     frozen: tuple[int, ...] = ()
     """Steps, from 0, whose decisions may not be changed."""
-    actions: tuple[int, ...] = ()
-    """Numbers of the actions that may be taken instead; all by default."""
+    actions: tuple[float, ...] = ()
+    """What may be done instead: numbers of discrete actions, all by default; or values of continuous ones to try, those
+    of several numbers one after the other."""
     cost: float = 0.0
     """What a change costs, in units of the return."""
     policy: str | None = None
@@ -81,7 +84,7 @@ class Explain:
         policy = None if self.policy is None else load(self.policy, Policy)
         afterwards = policy if policy is not None and not jax.tree.leaves(policy.initial_carry()) else None
         question = Question(
-            self.changes, self.frozen, self.actions or None, self.cost, self.target, afterwards, self.budget
+            self.changes, self.frozen, self._candidates(model), self.cost, self.target, afterwards, self.budget
         )
         chosen = self._chosen(log)
         question.check(model, chosen)
@@ -108,6 +111,22 @@ class Explain:
             explorer = explore_changes(model, explored, found.head(len(explored)), credited)
             self._write(self.out, found, comparison, explorer)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
+
+    def _candidates(self, model: POMDP) -> np.ndarray | None:
+        """`actions` in the shape of the model's, `[A, ...]`."""
+        space = model.action_space
+        if not self.actions:
+            return None
+        if isinstance(space, spaces.Discrete):
+            for action in self.actions:
+                if action != int(action):
+                    raise CouldaError(f"action {action} is no number of an action; give some of 0 … {space.n - 1}")
+            return np.array(self.actions, int)
+        assert space.shape is not None
+        size = math.prod(space.shape)
+        if len(self.actions) % size:
+            raise CouldaError(f"actions are {len(self.actions)} numbers, and each of {space} takes {size}")
+        return np.array(self.actions, np.float32).reshape(-1, *space.shape)
 
     def _chosen(self, log: EpisodeLog) -> EpisodeLog:
         if self.episode is None:
