@@ -88,6 +88,7 @@ def test_mistakes_are_told_before_the_work(folder: Path):
         (["--actions", "2"], r"action 2 is outside Discrete\(2\)"),
         (["--actions", "0.5"], r"action 0.5 is no number of an action; give some of 0 … 1"),
         (["--budget", "1000000000000"], "would take hours"),
+        (["--num-scenarios", "2"], "scenarios is 2; draw at least 4"),
     ):
         with pytest.raises(CouldaError, match=message):
             run(folder, *arguments)

@@ -17,6 +17,7 @@ from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, OnScenarios, compare
 from coulda.explanations import Credit, LogExplanation, Question, credit_log, draw_curve, explain_log
+from coulda.explanations.explain import check_scenarios
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import observed_tables, state_numbers
 from coulda.naming import load
@@ -88,6 +89,7 @@ class Explain:
         )
         chosen = self._chosen(log)
         question.check(model, chosen)
+        check_scenarios(self.num_scenarios)
         on_scenarios = recipe.on_scenarios
         assert on_scenarios is not None
         source = None if self.scenarios == "auto" and has_tables(model) else on_scenarios.choice.source
@@ -119,7 +121,7 @@ class Explain:
             return None
         if isinstance(space, spaces.Discrete):
             for action in self.actions:
-                if action != int(action):
+                if not float(action).is_integer():
                     raise CouldaError(f"action {action} is no number of an action; give some of 0 … {space.n - 1}")
             return np.array(self.actions, int)
         assert space.shape is not None

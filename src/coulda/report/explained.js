@@ -61,7 +61,7 @@ function drawCredit({ effect, low, high }, last, step, width) {
   const least = Math.min(...low, 0), most = Math.max(...high, 0), span = most - least || 1;
   const x = (t) => LEFT + ((width - LEFT - RIGHT) * t) / Math.max(last, 1);
   const y = (v) => bottom - ((bottom - TOP) * (v - least)) / span;
-  const name = "credit: each decision against the policy's own (the case of one change)";
+  const name = "credit: each decision against the policy's own, with 95 % intervals (the case of one change)";
   const picture = draw("svg", { class: "chart credit", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name}: ${effect.map(number).join(", ")}` });
   picture.append(draw("text", { x: 0, y: 12, class: "name" }, name));
   for (const v of new Set([least, 0, most])) {
