@@ -20,7 +20,7 @@ from coulda.environments.sokoban.solver import SOLVED
 from coulda.episodes import collect
 from coulda.evaluation import OnScenarios, compare, model_free
 from coulda.evaluation.model_checks import run_actions
-from coulda.explanations import Question, explain_log
+from coulda.explanations import Question, credit_log, explain_log
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.hindsight.source import fresh, history_length, other_key
 from coulda.noise import Normal
@@ -157,4 +157,6 @@ def explained_report() -> Report:
     """Which of four decisions at most mattered, in five episodes of a published world."""
     model, log = synthetic(1, 1.0, 5)
     found = explain_log(jax.random.key(0), model, log, question=Question(4))
-    return Report("Which decisions mattered", tuple(found.sentences), explorer=explore_changes(model, log, found))
+    credited = credit_log(jax.random.key(0), model, log, UniformPolicy(10), Exact(model), scenarios=8)
+    explorer = explore_changes(model, log, found, credited)
+    return Report("Which decisions mattered", tuple(found.sentences), explorer=explorer)

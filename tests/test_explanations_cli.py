@@ -12,8 +12,10 @@ from coulda.environments import forest
 from coulda.episodes import collect, write_any
 from coulda.errors import CouldaError
 from coulda.explanations import Question, explain_log
+from coulda.hindsight import ObservedStates
 from coulda.policies import UniformPolicy
 from coulda.report import load_report
+from tests.test_explanations_search import ACTIONS, bent
 
 WORLD = """
 from coulda.environments import forest
@@ -65,12 +67,28 @@ def test_one_episode(folder: Path, capsys):
     assert [episode["episode"] for episode in written["episodes"]] == [3]
 
 
+def test_continuous_actions_to_try(tmp_path: Path, capsys):
+    model, log = bent()
+    write_any(tmp_path / "log", log)
+    (tmp_path / "bent.py").write_text("from tests.test_explanations_search import Bent as model\n")
+    command = [str(tmp_path / "log"), "--model", f"{tmp_path / 'bent.py'}:model", "--out", str(tmp_path / "out")]
+    with pytest.raises(CouldaError, match="say with actions= which of them to try"):
+        tyro.cli(Explain, args=command).run()
+    tyro.cli(Explain, args=[*command, "--actions", "-1", "0", "1"]).run()
+    assert "Caution" in capsys.readouterr().out  # nobody to hold the model against the log by
+    written = json.loads((tmp_path / "out" / "explanations.json").read_text())
+    expected = explain_log(jax.random.key(0), model, log, ObservedStates(model), Question(3, actions=ACTIONS))
+    assert [row["value"] for row in written["curve"]] == pytest.approx([e.value for e in expected.curve], abs=1e-5)
+
+
 def test_mistakes_are_told_before_the_work(folder: Path):
     for arguments, message in (
         (["--episode", "40"], "episode is 40, but the log has the episodes 0 … 39"),
         (["--changes", "6"], "changes is 6, but the longest episode has 5 steps"),
         (["--actions", "2"], r"action 2 is outside Discrete\(2\)"),
+        (["--actions", "0.5"], r"action 0.5 is no number of an action; give some of 0 … 1"),
         (["--budget", "1000000000000"], "would take hours"),
+        (["--num-scenarios", "2"], "scenarios is 2; draw at least 4"),
     ):
         with pytest.raises(CouldaError, match=message):
             run(folder, *arguments)

@@ -7,10 +7,11 @@ import pytest
 from coulda.environments import forest
 from coulda.episodes import collect
 from coulda.errors import CouldaError
-from coulda.explanations import Question, credit, draw_curve, explain, explain_log
+from coulda.explanations import Question, credit, credit_log, draw_curve, explain
 from coulda.hindsight import Exact, ObservedStates
 from coulda.policies import TabularPolicy, UniformPolicy
-from tests.explained_worlds import grid, synthetic
+from tests.explained_worlds import grid
+from tests.test_explanations import small
 from tests.test_explanations_search import bent
 
 KEY = jax.random.key(0)
@@ -32,24 +33,32 @@ def test_the_best_single_change_is_the_case_of_one_change():
     assert np.abs(found.effect).max() > 100
 
 
-def test_scenarios_agree_with_the_exact_one():
-    """Within 4.5 standard errors at each of 5 steps: fails once in 30,000 times. The interval is paired."""
+def test_scenarios_agree_with_the_exact_ones():
+    """Within 4.5 standard errors at each of 15 steps: fails once in 10,000 times. The interval is paired.
+
+    Another episode has another noise, and other credits: the twin.
+    """
     model = forest(horizon=5, reparameterization="gumbel_max")
-    log = collect(KEY, model, UniformPolicy(2), 1)
-    exact = credit(KEY, model, log[0], UniformPolicy(2))
-    drawn = credit(KEY, model, log[0], UniformPolicy(2), Exact(model), scenarios=400)
-    error = (drawn.high - drawn.low) / 2 / 1.97
-    assert (np.abs(drawn.effect - exact.effect) <= 4.5 * error + 1e-5).all()
-    assert error.max() > 0
+    log = collect(KEY, model, UniformPolicy(2), 3)
+    exact = credit_log(KEY, model, log, UniformPolicy(2))
+    drawn = credit_log(KEY, model, log, UniformPolicy(2), Exact(model), scenarios=400)
+    assert [len(one.effect) for one in exact] == log.lengths.tolist()
+    errors = [(one.high - one.low) / 2 / 1.97 for one in drawn]
+    for one, other, error in zip(exact, drawn, errors, strict=True):
+        assert (np.abs(other.effect - one.effect) <= 4.5 * error + 1e-5).all()
+    assert max(error.max() for error in errors) > 0
+    assert (np.abs(drawn[1].effect - exact[2].effect) > 4.5 * errors[1] + 1e-5).any()
 
 
 def test_what_cannot_be_credited_is_refused():
     model, log = bent()
     with pytest.raises(CouldaError, match="credit is for discrete actions"):
         credit(KEY, model, log[0], UniformPolicy(2), ObservedStates(model))
+    model, episode = grid()
+    with pytest.raises(CouldaError, match="scenarios is 1; draw at least 2"):
+        credit(KEY, model, episode, UniformPolicy(4), Exact(model), scenarios=1)
 
 
 def test_the_figure_is_drawn(tmp_path):
-    model, log = synthetic(1, 1.0, 5)
-    draw_curve(explain_log(KEY, model, log, question=Question(4)), tmp_path / "curve.png")
+    draw_curve(small(), tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -10,16 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coulda.environments import TabularPOMDP, tiger
+from coulda.environments import tiger
 from coulda.episodes import collect
 from coulda.errors import CouldaError
 from coulda.explanations import Question, explain, explain_log
+from coulda.explanations.histories import by_history
 from coulda.explanations.scenarios import draw, play
-from coulda.explanations.search import LoggedEnd
+from coulda.explanations.search import LoggedEnd, Searching
 from coulda.hindsight import Exact, ObservedStates
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.policies.trainable import LinearGaussianPolicy
 from coulda.pomdp import AdditiveNoisePOMDP
+from tests.explained_worlds import log_of, observed
 
 KEY = jax.random.key(0)
 END = LoggedEnd(jnp.int32(100), None)
@@ -108,83 +110,153 @@ def test_a_beam_says_so_and_its_bound_holds():
     assert ask(budget=60).bound[-1] == np.inf
 
 
-def test_ways_that_meet_are_merged():
-    """A walk on a line of 5 places has at most 5 states a layer: 12 steps of any changes are cheap, and exact."""
+@cache
+def line():
+    """Five places in a row; at the last one it ends, and costs. Two episodes: one steps into it, one walks about."""
     transition = np.zeros((3, 5, 5))
     for action, move in enumerate((-1, 0, 1)):
         transition[action, range(5), np.clip(np.arange(5) + move, 0, 4)] = 1
-    reward = np.array([0.0, 0.0, 0.0, 0.0, 1.0])
-    first = np.array([1.0, 0, 0, 0, 0])
-    kwargs = {"horizon": 12, "reparameterization": "inverse_cdf"}
-    model = TabularPOMDP(first, transition, np.eye(5), reward, **kwargs)
-    log = collect(KEY, model, UniformPolicy(3), 1)
-    answer = explain(KEY, model, log[0], Exact(model), Question(12, budget=2_000_000), scenarios=4)
-    exact = explain(KEY, model, log[0], question=Question(12))
-    assert answer.optimal
-    np.testing.assert_allclose([e.value for e in answer.curve], [e.value for e in exact.curve], atol=1e-5)
+    pay = np.array([1.0, 1.0, 1.5, 2.0, -1.0], np.float32)
+    kwargs = {"first": np.eye(5)[0], "terminal": [False] * 4 + [True]}
+    model = observed(transition, pay, 6, "inverse_cdf", **kwargs)
+    paths = ([0, 1, 2, 3, 4], [2, 2, 2, 2]), ([0, 1, 0, 0, 1, 1, 2], [2, 0, 1, 2, 1, 2])
+    arrays = ((np.array([s], np.int32), np.array([a], np.int32)) for s, a in paths)
+    return model, *(log_of(model, states, actions, pay[states[:, 1:]]) for states, actions in arrays)
+
+
+def searched(model, log, question):
+    """On one scenario, which leaves nothing to chance here."""
+    scenario, length = jax.tree.map(lambda leaf: leaf[None], model.scenario_prior.sample(KEY)), int(log.lengths[0])
+    episode = jax.tree.map(lambda leaf: leaf[0], log.padded(6))
+    return Searching(model, scenario, episode.action, jnp.arange(3), np.ones(6, bool), question, length, 6).run()
+
+
+def test_ways_that_meet_are_merged():
+    """At most 5 states a layer: any changes of 6 steps are cheap and exact. Ways that never meet would be too many."""
+    model, _, log = line()
+    question = Question(6, budget=2_500)
+    assert question.budget < 4**6
+    found = searched(model, log, question)
+    exact = explain_log(KEY, model, log, question=Question(6), guarantees=False)
+    assert found.optimal
+    np.testing.assert_allclose(found.value, exact.answers.value[0], atol=1e-5)
 
 
 def test_somebody_decides_after_an_end_that_was_put_off():
     """Both ways of explaining agree on it, and on what it is worth: without it the last action is kept."""
-    transition = np.zeros((2, 2, 2))
-    transition[0, 0], transition[1, 0], transition[:, 1] = [0, 1], [1, 0], [0, 1]  # 0 kills, 1 does not
-    kwargs = {"horizon": 4, "reparameterization": "inverse_cdf", "terminal": [False, True]}
-    model = TabularPOMDP([1, 0], transition, np.eye(2), np.array([1.0, -1.0]), **kwargs)
-    log = collect(KEY, model, TabularPolicy([[1, 0], [1, 0]]), 1)
-    assert log.lengths[0] == 1
-    for policy, expected in ((None, 0.0), (TabularPolicy([[0, 1], [0, 1]]), 4.0)):
-        for source in (None, Exact(model)):
-            answer = explain(KEY, model, log[0], source, Question(1, afterwards=policy), scenarios=4)
-            assert [e.value for e in answer.curve] == pytest.approx([-1, expected])
-            assert len(answer.changes) == 1
-            assert len(answer.courses[1].reward) == (2 if policy is None else 4)
+    model, log, _ = line()
+    stays = TabularPolicy(np.eye(3)[[1] * 5])
+    for policy, expected, last in ((None, 7.0, -1.0), (stays, 10.5, 2.0)):
+        question = Question(1, afterwards=policy)
+        answer = explain_log(KEY, model, log, question=question, guarantees=False)[0]
+        found = searched(model, log, question)
+        assert [e.value for e in answer.curve] == pytest.approx([3.5, expected])
+        assert found.value == pytest.approx([3.5, expected])
+        assert [change.step for change in answer.changes] == np.flatnonzero(found.choice[1] >= 0).tolist() == [3]
+        assert len(answer.courses[1].reward) == 6
+        assert answer.courses[1].reward[-1] == last
 
 
 @cache
-def hidden():
+def hidden(count=3):
+    """Episodes of the tiger, each explained with two scenarios to choose by and two to score."""
     model = tiger(horizon=3, reparameterization="gumbel_max")
-    return model, collect(jax.random.key(3), model, UniformPolicy(3), 3)
+    log = collect(jax.random.key(5), model, UniformPolicy(3), count)
+    return model, log, explain_log(KEY, model, log, Exact(model), Question(3), scenarios=4)
+
+
+def drawn_for(model, log, i):
+    """An episode of the tiger, and its scenarios to choose by and to score."""
+    episode = jax.tree.map(lambda leaf: leaf[i], log.padded(3))
+    drawn = draw(Exact(model), jax.random.split(jax.random.fold_in(KEY, i), 4), episode)
+    return episode, *(jax.tree.map(lambda leaf, s=s: leaf[s], drawn) for s in (slice(2), slice(2, None)))
 
 
 def test_hidden_states_are_chosen_on_one_half_and_scored_on_the_other():
-    model, log = hidden()
-    source, scenarios = Exact(model), 16
-    found = explain_log(KEY, model, log, source, Question(2), scenarios=scenarios)
+    model, log, found = hidden()
     for i in range(len(log)):
-        episode = jax.tree.map(lambda leaf, i=i: leaf[i], log.padded(3))
-        drawn = draw(source, jax.random.split(jax.random.fold_in(KEY, i), scenarios), episode)
-        chosen, scored = (jax.tree.map(lambda leaf, s=s: leaf[s], drawn) for s in (slice(8), slice(8, None)))
-        best, _ = brute_force(model, chosen, episode, np.arange(3), 2)
-        actions = found.answers.action[i]
-        on_chosen, _ = play(model, chosen, END, jnp.int32(3), jnp.asarray(actions))
-        on_scored, _ = play(model, scored, END, jnp.int32(3), jnp.asarray(actions))
+        episode, chosen, scored = drawn_for(model, log, i)
+        best, _ = brute_force(model, chosen, episode, np.arange(3), 3)
+        actions = jnp.asarray(found.answers.action[i])
+        on_chosen, on_scored = (play(model, u, END, jnp.int32(3), actions)[0] for u in (chosen, scored))
         np.testing.assert_allclose(np.asarray(on_chosen).mean(1), best, atol=1e-4)
         gains = np.asarray(on_scored, float) - np.asarray(on_scored, float)[:1]
         np.testing.assert_allclose(found.gains[i], gains.mean(1), atol=1e-4)
         np.testing.assert_allclose(found.answers.probability[i], (gains > 1e-5).mean(1))
-        # Nobody could have decided so: it is never below, and is no headline.
-        assert (found.answers.clairvoyant[i] >= found.answers.value[i] - 1e-4).all()
+    # Nobody could have decided so: it is never below, and is no headline.
+    assert (found.answers.clairvoyant >= found.answers.value - 1e-4).all()
     assert (found.answers.value[:, 0] == found.answers.logged).all()
     answer = found[0]
     assert "of the scenarios that fit the episode" in answer.sentence or answer.gain <= 1e-5
     assert answer.clairvoyant is not None
 
 
+def best_by_history(model, episode, scenarios, count, changes):
+    """The mean return of the best policy of the history on the first scenarios: all histories, by recursion."""
+    sequences = list(itertools.product(range(3), repeat=model.horizon))
+    _, (states, _, rewards, _) = play(model, scenarios, END, jnp.int32(model.horizon), jnp.asarray(sequences))
+    look = jax.vmap(jax.vmap(model.observe))
+    seen = np.asarray(jax.vmap(lambda state: look(state, scenarios.observation))(states))
+    rewards, did = np.asarray(rewards, float), np.asarray(episode.action)
+
+    def best(prefix, members, left):
+        t = len(prefix)
+        if t == model.horizon:
+            return 0.0
+        some = next(i for i, sequence in enumerate(sequences) if sequence[:t] == prefix)
+        total = 0.0
+        for observation in {int(seen[some, m, t]) for m in members}:
+            alike = [m for m in members if seen[some, m, t] == observation]
+            worth = []
+            for action in range(3):
+                if action == did[t] or left:
+                    way = next(i for i, sequence in enumerate(sequences) if sequence[: t + 1] == (*prefix, action))
+                    now = sum(rewards[way, m, t] for m in alike)
+                    worth.append(now + best((*prefix, action), alike, left - int(action != did[t])))
+            total += max(worth)
+        return total
+
+    return [best((), list(range(count)), k) / count for k in range(changes + 1)]
+
+
+def test_a_policy_of_the_history_listens():
+    """It equals the best of all on the scenarios to choose by, and is no worse there than the best sequence.
+
+    Whether one may listen matters: with the logged observation alone there is nothing to hear, which is the twin.
+    """
+    model, log, found = hidden()
+    listened = False
+    for i in range(len(log)):
+        episode = jax.tree.map(lambda leaf, i=i: leaf[i], log.padded(3))
+        drawn = draw(Exact(model), jax.random.split(jax.random.key(i), 12), episode)
+        returns = by_history(model, episode, drawn, Question(2), 3, 8)
+        expected = best_by_history(model, episode, drawn, 8, 2)
+        np.testing.assert_allclose(returns[:, :8].mean(1), expected, atol=1e-4)
+        fixed, _ = brute_force(model, jax.tree.map(lambda leaf: leaf[:8], drawn), episode, np.arange(3), 2)
+        assert (returns[:, :8].mean(1) >= np.array(fixed) - 1e-4).all()
+        # Before a change all scenarios show what was logged.
+        np.testing.assert_allclose(expected[:2], fixed[:2], atol=1e-4)
+        listened |= expected[2] > fixed[2] + 0.1
+        # Those that had no part in the choice follow it.
+        clairvoyant = best_by_history(model, episode, jax.tree.map(lambda leaf: leaf[8:9], drawn), 1, 2)
+        assert (returns[:, 8] <= np.array(clairvoyant) + 1e-4).all()
+    assert listened
+    assert found[0].by_history[0].value == found[0].logged
+    assert found.frame()["by history"].notna().all()
+
+
+@pytest.mark.slow
 def test_flattery_by_choosing_and_scoring_on_the_same_scenarios():
     """With 2 scenarios to choose by, the best of all sequences looks better there than on others, on the average.
 
     Over 30 episodes of the tiger: 30 differences of mean about 10 and deviation about 30; fixed key.
     """
-    model, _ = hidden()
-    log = collect(jax.random.key(5), model, UniformPolicy(3), 30)
-    source = Exact(model)
-    found = explain_log(KEY, model, log, source, Question(3), scenarios=4)
+    model, log, found = hidden(30)
     flattered = []
     for i in range(len(log)):
-        episode = jax.tree.map(lambda leaf, i=i: leaf[i], log.padded(3))
-        drawn = draw(source, jax.random.split(jax.random.fold_in(KEY, i), 4), episode)
-        returns, _ = play(model, jax.tree.map(lambda leaf: leaf[:2], drawn), END, jnp.int32(3), found.answers.action[i])
-        flattered.append(float(np.asarray(returns).mean(1)[-1] - np.asarray(returns).mean(1)[0]))
+        _, chosen, _ = drawn_for(model, log, i)
+        returns = np.asarray(play(model, chosen, END, jnp.int32(3), jnp.asarray(found.answers.action[i]))[0])
+        flattered.append(float(returns.mean(1)[-1] - returns.mean(1)[0]))
     apart = np.array(flattered) - found.gains[:, -1]
     assert apart.mean() > 2 * apart.std(ddof=1) / np.sqrt(len(apart))
 
@@ -200,7 +272,7 @@ def test_bad_input_is_refused_before_the_search():
     richer = replace(log, reward=log.reward + 1)
     with pytest.raises(CouldaError, match="cannot have produced episode 0: on its inferred noise the logged actions"):
         explain_log(KEY, model, richer, ObservedStates(model), Question(1, actions=ACTIONS))
-    model, log = hidden()
+    model, log, _ = hidden()
     with pytest.raises(CouldaError, match=r"the state is hidden\. Give a source of scenarios"):
         explain_log(KEY, model, log, question=Question(1))
     wrong = replace(log, reward=log.reward * 0 + 3)

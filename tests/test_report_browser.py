@@ -273,8 +273,11 @@ def test_a_slider_shows_what_each_number_of_changes_makes_of_an_episode(browser,
     assert slider(browser) == 0
     assert "As it was" in text(browser, ".outcome")
     assert told["sentence"] in text(browser, ".doubt")
-    bars = browser.find_elements(By.CSS_SELECTOR, ".credit rect")
-    assert [float(bar.get_attribute("data-gain")) for bar in bars] == told["credit"]
+    bars, lines = (browser.find_elements(By.CSS_SELECTOR, f".running .credit {x}") for x in ("rect", ".interval"))
+    for name in ("effect", "low", "high"):
+        assert [float(bar.get_attribute(f"data-{name}")) for bar in bars] == told["credit"][name]
+    assert len(lines) == len(bars)
+    assert max(line.rect["height"] for line in lines) > 5  # drawn scenarios: there is an interval to see
     assert quiet(browser)
 
 

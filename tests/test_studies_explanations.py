@@ -7,7 +7,7 @@ import pytest
 from coulda.studies.explanations import (
     SHOWN,
     flattered_values,
-    pendulum_swing,
+    pump_failure,
     sepsis_learned,
     sepsis_observed,
     sokoban_level,
@@ -40,4 +40,12 @@ def test_verdicts_are_those_of_the_models():
     observed = sepsis_observed(keys[0], 500)
     assert observed["verdict"] == "trust"
     assert observed["curve"][-1] > observed["curve"][0] == -1
-    assert pendulum_swing(keys[2])["optimal"]
+
+
+@pytest.mark.slow
+def test_a_service_would_have_saved_the_pump():
+    """By the model that made the log, which evaluation trusts; on scenarios that it was not chosen by."""
+    found = pump_failure(jax.random.split(jax.random.key(0), 5)[2])
+    assert found["verdict"] == "trust"
+    assert found["least"] == 1
+    assert found["probability"][1] > 0.9

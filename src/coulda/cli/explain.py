@@ -1,10 +1,12 @@
 """`coulda explain LOG --model …`: which decisions of a log mattered, and what others would have made of it."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import jax
+import numpy as np
 import tyro
 from gymnasium import spaces
 from rich.console import Console
@@ -14,7 +16,8 @@ from coulda.cli.evaluate import STYLES
 from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, OnScenarios, compare
-from coulda.explanations import LogExplanation, Question, draw_curve, explain_log
+from coulda.explanations import Credit, LogExplanation, Question, credit_log, draw_curve, explain_log
+from coulda.explanations.explain import check_scenarios
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import observed_tables, state_numbers
 from coulda.naming import load
@@ -22,7 +25,7 @@ from coulda.policies import UniformPolicy
 from coulda.pomdp import POMDP, FinitePOMDP, Policy
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
-from coulda.report import Report, explore_changes, provenance, save_report, tabulate
+from coulda.report import Explorer, Report, explore_changes, provenance, save_report, tabulate
 from coulda.report.page import check_place
 from coulda.storage import replace_json
 
@@ -50,12 +53,14 @@ class Explain:
     """A return to reach: the least number of changes that does is told, and which episodes one change would save."""
     frozen: tuple[int, ...] = ()
     """Steps, from 0, whose decisions may not be changed."""
-    actions: tuple[int, ...] = ()
-    """Numbers of the actions that may be taken instead; all by default."""
+    actions: tuple[float, ...] = ()
+    """What may be done instead: numbers of discrete actions, all by default; or values of continuous ones to try, those
+    of several numbers one after the other."""
     cost: float = 0.0
     """What a change costs, in units of the return."""
     policy: str | None = None
-    """Who decides after the logged end, and by whom the model is held against the log; a uniform one by default."""
+    """Who decides after the logged end, against whom each decision is credited, and by whom the model is held against
+    the log; a uniform one for the last two by default."""
     budget: int = Question.budget
     """How many steps of the model a search may take, for each episode."""
     seed: int = 0
@@ -80,13 +85,16 @@ class Explain:
         policy = None if self.policy is None else load(self.policy, Policy)
         afterwards = policy if policy is not None and not jax.tree.leaves(policy.initial_carry()) else None
         question = Question(
-            self.changes, self.frozen, self.actions or None, self.cost, self.target, afterwards, self.budget
+            self.changes, self.frozen, self._candidates(model), self.cost, self.target, afterwards, self.budget
         )
         chosen = self._chosen(log)
         question.check(model, chosen)
+        check_scenarios(self.num_scenarios)
         on_scenarios = recipe.on_scenarios
         assert on_scenarios is not None
         source = None if self.scenarios == "auto" and has_tables(model) else on_scenarios.choice.source
+        if policy is None and isinstance(model.action_space, spaces.Discrete):
+            policy = UniformPolicy(int(model.action_space.n))
         comparison = self._evaluated(key, model, log, on_scenarios.choice.source, policy)
         trust = None if comparison is None else list(comparison.estimates["policy"].values())[-1]
         with bar(f"explaining {len(chosen):,} episodes", len(chosen)) as advance:
@@ -100,8 +108,27 @@ class Explain:
         if self.episode is not None:
             console.print(found[0].sentence, highlight=False)
         if self.out is not None:
-            self._write(self.out, model, chosen, found, comparison)
+            explored = chosen[: self.explored]
+            credited = self._credited(jax.random.fold_in(key, 2), model, explored, policy, source)
+            explorer = explore_changes(model, explored, found.head(len(explored)), credited)
+            self._write(self.out, found, comparison, explorer)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
+
+    def _candidates(self, model: POMDP) -> np.ndarray | None:
+        """`actions` in the shape of the model's, `[A, ...]`."""
+        space = model.action_space
+        if not self.actions:
+            return None
+        if isinstance(space, spaces.Discrete):
+            for action in self.actions:
+                if not float(action).is_integer():
+                    raise CouldaError(f"action {action} is no number of an action; give some of 0 … {space.n - 1}")
+            return np.array(self.actions, int)
+        assert space.shape is not None
+        size = math.prod(space.shape)
+        if len(self.actions) % size:
+            raise CouldaError(f"actions are {len(self.actions)} numbers, and each of {space} takes {size}")
+        return np.array(self.actions, np.float32).reshape(-1, *space.shape)
 
     def _chosen(self, log: EpisodeLog) -> EpisodeLog:
         if self.episode is None:
@@ -114,19 +141,19 @@ class Explain:
         self, key: jax.Array, model: POMDP, log: EpisodeLog, source: ScenarioSource, policy: Policy | None
     ) -> Comparison | None:
         """The model held against the log: its verdict is that of the explanation. None where no policy can be run."""
-        if policy is None and isinstance(model.action_space, spaces.Discrete):
-            policy = UniformPolicy(int(model.action_space.n))
-        if policy is None:
-            return None
-        return compare(key, log, {"policy": policy}, [OnScenarios(model, source)])
+        return None if policy is None else compare(key, log, {"policy": policy}, [OnScenarios(model, source)])
 
-    def _write(
-        self, out: Path, model: POMDP, log: EpisodeLog, found: LogExplanation, comparison: Comparison | None
-    ) -> None:
+    def _credited(
+        self, key: jax.Array, model: POMDP, log: EpisodeLog, policy: Policy | None, source: ScenarioSource | None
+    ) -> list[Credit] | None:
+        """What each decision was worth against the policy's own; None where actions are not numbered."""
+        if policy is None or not isinstance(model.action_space, spaces.Discrete):
+            return None
+        return credit_log(key, model, log, policy, source, scenarios=self.num_scenarios)
+
+    def _write(self, out: Path, found: LogExplanation, comparison: Comparison | None, explorer: Explorer) -> None:
         replace_json(out / "explanations.json", found.plain())
         draw_curve(found, out / "curve.png")
-        explored = min(self.explored, len(log))
-        explorer = explore_changes(model, log[:explored], found.head(explored))
         names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "policy": self.policy}
         config = {key: Path(value).name for key, value in names.items() if value is not None}
         config |= {"changes": self.changes, "frozen": list(self.frozen), "cost": self.cost}

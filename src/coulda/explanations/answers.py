@@ -52,6 +52,8 @@ class Answers(NamedTuple):
     influence: np.ndarray | None = None
     probability: np.ndarray | None = None
     clairvoyant: np.ndarray | None = None
+    by_history: np.ndarray | None = None
+    by_history_error: np.ndarray | None = None
     policy: np.ndarray | None = None
     """`[N, T, S, C]`, where it was asked for."""
 
@@ -88,7 +90,7 @@ class LogExplanation:
         rows = range(len(one.value))
         return Explanation(
             logged=float(one.logged),
-            curve=tuple(_estimate(k, one, self.diagnostics) for k in rows),
+            curve=tuple(_estimate(k, one.value[k], one.error[k], self.diagnostics) for k in rows),
             courses=tuple(self._course(i, k) for k in rows),
             optimal=bool(one.optimal),
             bound=one.bound,
@@ -97,6 +99,9 @@ class LogExplanation:
             influence=one.influence,
             probability=one.probability,
             clairvoyant=one.clairvoyant,
+            by_history=None
+            if one.by_history is None
+            else tuple(_estimate(k, one.by_history[k], one.by_history_error[k], self.diagnostics) for k in rows),
             policy=one.policy,
             single=one.single[: int(one.live[0].sum())],
             target=self.question.target,
@@ -217,6 +222,7 @@ class LogExplanation:
         }
         arrays = {"value": found.value, "guaranteed": found.worst, "best case": found.best, "bound": found.bound}
         arrays |= {"influence": found.influence, "probability": found.probability, "clairvoyant": found.clairvoyant}
+        arrays |= {"by history": found.by_history}
         return pandas.DataFrame(data | {name: x.ravel() for name, x in arrays.items() if x is not None})
 
     def _course(self, i: int, k: int) -> Course:
@@ -228,8 +234,8 @@ class LogExplanation:
         return Course(action, reward[:length], self.states(state, action), self.changes(i, k))
 
 
-def _estimate(k: int, one: Answers, diagnostics: tuple[Diagnostic, ...]) -> Estimate:
-    value, error = float(one.value[k]), float(one.error[k])
+def _estimate(k: int, value: float, error: float, diagnostics: tuple[Diagnostic, ...]) -> Estimate:
+    value, error = float(value), float(error)
     if error == 0:
         return exactly(k, value, diagnostics)
     limits = Interval(value - 1.96 * error, value + 1.96 * error, 0.95, "student")

@@ -16,7 +16,7 @@ from scipy import stats
 from coulda.episodes import EpisodeLog, Schema
 from coulda.episodes.validation import from_episodes
 from coulda.errors import CouldaError
-from coulda.explanations.explain import as_numpy
+from coulda.explanations.explain import MOST_NUMBERS, as_numpy
 from coulda.explanations.question import Question
 from coulda.explanations.scenarios import draw, ended, play
 from coulda.explanations.search import LoggedEnd
@@ -49,45 +49,83 @@ def credit(
     *,
     scenarios: int = 32,
 ) -> Credit:
-    """What each decision of an episode was worth against those of `policy`, on the noise of the episode.
+    """What each decision of one episode was worth; see `credit_log`, whose answer for a log of one episode this is."""
+    log = from_episodes(Schema(model.observation_space, model.action_space), [as_numpy(episode)], [False])
+    return credit_log(key, model, log, policy, source, scenarios=scenarios)[0]
+
+
+def credit_log(
+    key: Array,
+    model: POMDP,
+    log: EpisodeLog,
+    policy: Policy,
+    source: ScenarioSource | None = None,
+    *,
+    scenarios: int = 32,
+) -> list[Credit]:
+    """What each decision of each episode was worth against those of `policy`, on the noise of the episode.
 
     Args:
         key: consumed, where scenarios are drawn.
         model: the SCM that we believe in, with discrete actions.
-        episode: with the observation after its last action.
+        log: episodes with the observation after each last action.
         policy: who decides again, one step at a time; it is asked along the logged history.
         source: where scenarios come from; without one the model must be finite and its states seen.
-        scenarios: drawn where there is a source.
+        scenarios: drawn for each episode where there is a source.
     """
     if not isinstance(model.action_space, spaces.Discrete):
         raise CouldaError(f"credit is for discrete actions; those of {type(model).__name__} are {model.action_space}")
-    log = from_episodes(Schema(model.observation_space, model.action_space), [as_numpy(episode)], [False])
+    if scenarios < 2:
+        raise CouldaError(f"scenarios is {scenarios}; draw at least 2, which an interval needs")
     Question(0).check(model, log)
     policy.check_spaces(model.observation_space, model.action_space)
-    padded = jax.tree.map(lambda leaf: leaf[0], log.padded(model.horizon))
-    length = int(log.lengths[0])
-    chances = np.exp(np.asarray(all_log_probs(policy, padded), float))[:length]
+    padded = log.padded(model.horizon)
+    chances = np.exp(np.asarray(_log_probs(policy, padded), float))
     if source is None:
-        gains = _exact_gains(model, log)[None, :length]
+        gains = _exact_gains(model, log)[:, None]
     else:
-        gains = np.asarray(_sampled_gains(model, source, jax.random.split(key, scenarios), padded), float)[:, :length]
+        gains = np.stack([_drawn_gains(key, model, source, padded, i, scenarios) for i in range(len(log))])
+    return [_credit(gains[i, :, :n], chances[i, :n]) for i, n in enumerate(log.lengths)]
+
+
+def _credit(gains: np.ndarray, chances: np.ndarray) -> Credit:
+    """Of gains `[M, T, A]` on scenarios that all decisions share, or of exact ones `[1, T, A]`."""
     effects = -(gains * chances[None]).sum(-1)
-    half = np.zeros(length)
+    effect, half = effects.mean(0), np.zeros(effects.shape[1])
     if len(effects) > 1:
         half = stats.t.ppf(0.975, len(effects) - 1) * effects.std(0, ddof=1) / np.sqrt(len(effects))
-    effect = effects.mean(0)
     return Credit(effect, effect - half, effect + half, gains.mean(0), chances)
 
 
+@eqx.filter_jit
+def _log_probs(policy: Policy, episodes: Episode) -> Array:
+    return jax.vmap(lambda episode: all_log_probs(policy, episode))(episodes)
+
+
 def _exact_gains(model: POMDP, log: EpisodeLog) -> np.ndarray:
+    """`[N, T, A]`."""
     if not isinstance(model, FinitePOMDP):
         raise CouldaError(f"{type(model).__name__} is no finite model; give a source of scenarios.")
-    tables = observed_tables(model)
-    steps, rows = logged_batch(tables, state_numbers(model), log.padded(model.horizon))
-    return np.asarray(_gains(tables, rows, jax.tree.map(lambda leaf: leaf[0], steps)), float)
+    numbers, tables, found = state_numbers(model), observed_tables(model), []
+    for batch in log.batches(max(1, MOST_NUMBERS // (tables.probabilities.size * model.horizon))):
+        steps, rows = logged_batch(tables, numbers, batch.padded(model.horizon), len(found))
+        found.extend(np.asarray(_all_gains(tables, rows, steps), float))
+    return np.stack(found)
 
 
 @eqx.filter_jit
+def _all_gains(tables: ObservedTables, rows: Array, steps: LoggedSteps) -> Array:
+    return jax.lax.map(lambda one: _gains(tables, rows, one), steps)
+
+
+def _drawn_gains(
+    key: Array, model: POMDP, source: ScenarioSource, padded: Episode, i: int, scenarios: int
+) -> np.ndarray:
+    """`[M, T, A]`."""
+    keys = jax.random.split(jax.random.fold_in(key, i), scenarios)
+    return np.asarray(_sampled_gains(model, source, keys, jax.tree.map(lambda leaf: leaf[i], padded)), float)
+
+
 def _gains(tables: ObservedTables, rows: Array, steps: LoggedSteps) -> Array:
     """What each action at each step adds to the return, if everything else is done as it was, `[T, A]`."""
 

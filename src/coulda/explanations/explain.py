@@ -83,8 +83,7 @@ def explain_log(
     question, advance = question or Question(), advance or (lambda count: None)  # noqa: ARG005
     question.check(model, log)
     if source is not None:
-        if scenarios < 4:
-            raise CouldaError(f"scenarios is {scenarios}; draw at least 4, two to choose by and two to score")
+        check_scenarios(scenarios)
         answers = _by_search(key, model, log, source, question, scenarios, first, advance)
         return LogExplanation(question, answers, inherited(trust), lambda state, action: state, first)  # noqa: ARG005
     if not isinstance(model, FinitePOMDP):
@@ -93,6 +92,12 @@ def explain_log(
         )
     answers, states = _by_dynamic_programming(model, log, question, guarantees, keep_policies, first, advance)
     return LogExplanation(question, answers, inherited(trust), states, first)
+
+
+def check_scenarios(count: int) -> None:
+    """Refuse fewer scenarios than can be chosen by and scored on."""
+    if count < 4:
+        raise CouldaError(f"scenarios is {count}; draw at least 4, two to choose by and two to score")
 
 
 def _by_dynamic_programming(

@@ -60,6 +60,9 @@ class Explanation:
     clairvoyant: np.ndarray | None = None
     """What somebody could have had who knew the scenario: the best choice for each of them by itself. Nobody could have
     decided so."""
+    by_history: tuple[Estimate, ...] | None = None
+    """As `curve`, of the best way to decide by what is seen, in the place of one sequence; None where states are seen,
+    observations are real numbers or ways too many. Chosen on few scenarios, it may be below the curve."""
     policy: np.ndarray | None = None
     """The decision at each step, in each state, with each number of changes left, `[T, S, k + 1]`."""
     single: np.ndarray | None = None
@@ -101,7 +104,7 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The answer in words."""
-        return " ".join([_what(self), *_least(self), *_sure(self)])
+        return " ".join([_what(self), *_least(self), *_sure(self), *_listening(self)])
 
     def __str__(self) -> str:
         """The answer, and whether to believe it."""
@@ -116,6 +119,7 @@ class Explanation:
             "curve": [estimate.value for estimate in self.curve],
             "changes": [[as_json(change) for change in course.changes] for course in self.courses],
             **{name: None if x is None else [finite(float(y)) for y in x] for name, x in found.items()},
+            "by_history": None if self.by_history is None else [estimate.value for estimate in self.by_history],
             "optimal": self.optimal,
             "target": self.target,
             "least": self.least,
@@ -191,6 +195,15 @@ def _least(answer: Explanation) -> Sequence[str]:
     if answer.least is None:
         return (f"No {len(answer.curve) - 1} changes reach {answer.target:.4g}.",)
     return (f"The least number of changes that reach {answer.target:.4g} is {answer.least}.",)
+
+
+def _listening(answer: Explanation) -> Sequence[str]:
+    if answer.by_history is None:
+        return ()
+    value, fixed = answer.by_history[-1].value, answer.curve[-1].value
+    if value is None or fixed is None or not helps(value, fixed):
+        return ()
+    return (f"Deciding by what was then seen, it would have been {value:.4g} in expectation.",)
 
 
 def _sure(answer: Explanation) -> Sequence[str]:

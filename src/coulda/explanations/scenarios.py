@@ -17,6 +17,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.explanations.answers import Answers
 from coulda.explanations.explanation import helps
+from coulda.explanations.histories import by_history
 from coulda.explanations.question import Question
 from coulda.explanations.search import AS_LOGGED, Found, LoggedEnd, Searching
 from coulda.hindsight import Exact, ScenarioSource
@@ -50,10 +51,16 @@ def search_episode(
     if known:
         found = make(chosen, question).run()
         return _answers(model, episode, question, found, scored, steps, logged, None)
+    listening = by_history(model, episode, drawn, question, steps, scenarios // 2)
     size = jax.tree.leaves(scored.initial)[0].shape[0]
     joint = make(chosen, _cheaper(question, 2)).run()
     alone = [make(_some(scored, slice(i, i + 1)), _cheaper(question, 2 * size)).run() for i in range(size)]
-    return _answers(model, episode, question, joint, scored, steps, logged, alone)
+    answers = _answers(model, episode, question, joint, scored, steps, logged, alone)
+    if listening is None:
+        return answers
+    gain = (listening - listening[:1])[:, scenarios // 2 :]
+    error = gain.std(1, ddof=1) / np.sqrt(gain.shape[1])
+    return answers._replace(by_history=logged + gain.mean(1), by_history_error=error)
 
 
 def _answers(

@@ -147,7 +147,7 @@ class Searching:
         )
         self.taken += len(ways) * len(choices) * self.width
         step = lambda state: _step(self.model, self.scenarios, self._logged_steps, jnp.int32(t), actions, state)
-        return _in_chunks(step, ways.state, len(ways))
+        return in_chunks(step, ways.state, len(ways))
 
     def _pruned(self, t: int, c: int, ways: Ways) -> Ways:
         """All of them while the budget lasts; then those that would do best if nothing more were changed."""
@@ -173,7 +173,7 @@ class Searching:
         self.taken += len(ways) * (self.steps - t) * self.width
         logged, span = jax.tree.map(jnp.asarray, self.logged), (jnp.int32(t), jnp.int32(self.steps))
         run = lambda state: ((), _finish(self.model, self.scenarios, self._logged_steps, logged, span, state))
-        return _in_chunks(run, ways.state, len(ways))[1][:, 0]
+        return in_chunks(run, ways.state, len(ways))[1][:, 0]
 
     def _best(self, layers: list[dict[int, Ways]]) -> Found:
         most, last = self.question.changes, layers[-1]
@@ -263,7 +263,7 @@ def _finish(
     return batched(lambda state: jnp.mean(jax.vmap(one)(state, scenarios))[None], states, max(1, AT_ONCE // width))
 
 
-def _in_chunks(function: Callable[[Any], tuple[Any, Array]], states: Any, count: int) -> tuple[Any, np.ndarray]:
+def in_chunks(function: Callable[[Any], tuple[Any, Array]], states: Any, count: int) -> tuple[Any, np.ndarray]:
     """`function` of states `[n, ...]`, some thousands at a time, the last chunk filled up."""
     size, parts = SMALLEST, []
     while size < min(count, LARGEST):

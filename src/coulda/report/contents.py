@@ -143,6 +143,16 @@ class ChangedStep(Contents, frozen=True):
     instead: str
 
 
+class CreditStrip(Contents, frozen=True):
+    """What each of the T decisions was worth against the policy's own, everything else done as it was."""
+
+    effect: tuple[float, ...]
+    """Below 0 it should have been otherwise."""
+    low: tuple[float, ...]
+    """The ends of its interval over scenarios; the effect itself where nothing was drawn."""
+    high: tuple[float, ...]
+
+
 class Explained(Contents, frozen=True):
     """What at most 0, 1, … k other decisions would have made of an episode."""
 
@@ -156,8 +166,8 @@ class Explained(Contents, frozen=True):
     sentence: str
     verdict: Verdict
     reasons: str
-    credit: tuple[float, ...] = ()
-    """What the best single other decision at each step would have gained; empty where that is not known."""
+    credit: CreditStrip | None = None
+    """The case of one change, step by step; None where no policy was asked."""
 
 
 class ExploredEpisode(Contents, frozen=True):

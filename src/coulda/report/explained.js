@@ -54,19 +54,26 @@ function changeButtons(episode, k, step, choose) {
   });
 }
 
-// A bar a step: what the best single other decision there would have gained.
-function drawCredit(explained, last, step) {
-  const width = 260, height = 54, left = 52, right = 10, top = 20, bottom = height - 4;
-  const most = Math.max(...explained.credit, 1e-9);
-  const place = (t) => left + ((width - left - right) * t) / Math.max(last, 1);
-  const wide = Math.max((width - left - right) / Math.max(last, 1) - 1, 1);
-  const picture = draw("svg", { class: "chart credit", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "credit: what one other decision at each step would have gained" });
-  picture.append(draw("text", { x: 0, y: 12, class: "name" }, "gain of one change, by step"));
-  explained.credit.forEach((gain, t) => {
-    const tall = ((bottom - top) * Math.max(gain, 0)) / most;
-    const bar = draw("rect", { class: t === step ? "now" : "", x: place(t), y: bottom - tall, width: wide, height: tall });
-    bar.dataset.gain = gain;
-    picture.append(bar);
+// Credit under the trajectory, on its axis of steps: a bar for what each decision was worth against the policy's own,
+// everything else done as it was, and a line for its interval.
+function drawCredit({ effect, low, high }, last, step, width) {
+  const height = 84, bottom = height - 6;
+  const least = Math.min(...low, 0), most = Math.max(...high, 0), span = most - least || 1;
+  const x = (t) => LEFT + ((width - LEFT - RIGHT) * t) / Math.max(last, 1);
+  const y = (v) => bottom - ((bottom - TOP) * (v - least)) / span;
+  const name = "credit: each decision against the policy's own, with 95 % intervals (the case of one change)";
+  const picture = draw("svg", { class: "chart credit", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name}: ${effect.map(number).join(", ")}` });
+  picture.append(draw("text", { x: 0, y: 12, class: "name" }, name));
+  for (const v of new Set([least, 0, most])) {
+    picture.append(draw("path", { class: "rule", d: `M${LEFT} ${y(v)}H${width - RIGHT}` }));
+    picture.append(draw("text", { x: LEFT - 6, y: y(v) + 3.5, "text-anchor": "end" }, number(Number(v.toPrecision(3)))));
+  }
+  effect.forEach((worth, t) => {
+    const kind = `${worth < 0 ? "worse" : "better"}${t === step ? " now" : ""}`, from = x(t) + 1, wide = Math.max(x(t + 1) - from - 1, 1);
+    const bar = draw("rect", { class: kind, x: from, y: Math.min(y(worth), y(0)), width: wide, height: Math.abs(y(worth) - y(0)) });
+    Object.assign(bar.dataset, { effect: worth, low: low[t], high: high[t] });
+    bar.append(draw("title", {}, `step ${t}: ${number(worth)} (${number(low[t])} to ${number(high[t])})`));
+    picture.append(bar, draw("path", { class: "interval", d: `M${from + wide / 2} ${y(low[t])}V${y(high[t])}` }));
   });
   return picture;
 }

@@ -1,6 +1,6 @@
 """`explore_changes`: logged episodes again with other decisions, ready to be stepped through, one more at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,9 +11,9 @@ from jax import Array
 
 from coulda.episodes import EpisodeLog
 from coulda.errors import CouldaError
-from coulda.explanations import Change, Course, LogExplanation
+from coulda.explanations import Change, Course, Credit, LogExplanation
 from coulda.pomdp import POMDP, Episode
-from coulda.report.contents import ChangedStep, Explained, ExploredEpisode, Explorer, Play
+from coulda.report.contents import ChangedStep, CreditStrip, Explained, ExploredEpisode, Explorer, Play
 from coulda.report.explorer import frames_of, short
 from coulda.report.frames import View, view_of
 
@@ -22,6 +22,7 @@ def explore_changes(
     model: POMDP,
     episodes: EpisodeLog,
     found: LogExplanation,
+    credited: Sequence[Credit] | None = None,
     *,
     view: View | None = None,
     threshold: float | None = None,
@@ -32,19 +33,22 @@ def explore_changes(
         model: the SCM that we believe in.
         episodes: the log that was explained.
         found: its explanation.
+        credited: what each decision of each episode was worth, by `credit_log`, for a strip under the trajectory.
         view: how states are shown; see `view_of`.
         threshold: the return from which an episode is won; by default the target, or the mean return of the log.
     """
-    if len(episodes) != len(found):
-        raise CouldaError(f"{len(found)} episodes were explained, and {len(episodes)} given; give the same log")
+    for what, count in (("explained", len(found)), ("credited", len(found if credited is None else credited))):
+        if count != len(episodes):
+            raise CouldaError(f"{count} episodes were {what}, and {len(episodes)} given; give the same log")
     view = view_of(model) if view is None else view
     target = found.question.target if threshold is None else threshold
     chosen = float(episodes.episode_returns.mean()) if target is None else target
-    explored = tuple(_episode(view, episodes[i], found, i) for i in range(len(found)))
+    strips = [None] * len(found) if credited is None else credited
+    explored = tuple(_episode(view, episodes[i], found, i, credit) for i, credit in enumerate(strips))
     return Explorer(view.scene, (), 1, short(chosen), explored, found.question.changes)
 
 
-def _episode(view: View, episode: Episode, found: LogExplanation, i: int) -> ExploredEpisode:
+def _episode(view: View, episode: Episode, found: LogExplanation, i: int, credit: Credit | None) -> ExploredEpisode:
     answer, logged = found[i], tuple(short(reward) for reward in np.asarray(episode.reward))
     plays = [_play(view, course, float(e.value or 0.0)) for course, e in zip(answer.courses, answer.curve, strict=True)]
     actions = tuple(view.action(action) for action in np.asarray(episode.action))
@@ -59,7 +63,9 @@ def _episode(view: View, episode: Episode, found: LogExplanation, i: int) -> Exp
         answer.sentence,
         answer.verdict,
         answer.reasons,
-        () if answer.single is None else tuple(map(short, answer.single)),
+        None
+        if credit is None
+        else CreditStrip(*(tuple(map(short, x)) for x in (credit.effect, credit.low, credit.high))),
     )
     return ExploredEpisode(found.first + i, frames_of(view, observed[None], known=True), factual, (), explained)
 

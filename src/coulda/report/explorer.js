@@ -127,16 +127,14 @@ function drawDoubt() {
 
 function drawExplained() {
   if (!explains()) return;
-  const { episode, last } = current(), { explained } = episode;
+  const { episode } = current(), { explained } = episode;
   byId("changes").value = state.changes;
   byId("changes").setAttribute("aria-valuetext", changeSentence(state.changes));
   byId("changes-shown").textContent = `${state.changes} of at most ${explorer.changes}`;
   const buttons = changeButtons(episode, state.changes, state.step, (step) => { pause(); go(step); });
   const none = make("span", { class: "none" }, state.changes ? "No change would have been better." : "As it was.");
   within(".changed", "explorer").replaceChildren(...(buttons.length ? buttons : [none]));
-  const charts = [drawChangeCurve(explained, state.changes)];
-  if (explained.credit.length) charts.push(drawCredit(explained, last, state.step));
-  within(".change-charts", "explorer").replaceChildren(...charts);
+  within(".change-charts", "explorer").replaceChildren(drawChangeCurve(explained, state.changes));
 }
 
 function chooseChanges(k) {
@@ -309,13 +307,13 @@ function drawLines() {
 }
 
 function drawRunning() {
-  const { factual, played, last } = current();
+  const { episode, factual, played, last } = current();
   const root = within(".running", "explorer");
   const running = (play) => play.rewards.reduce((total, reward) => [...total, total.at(-1) + reward], [0]);
   const width = root.clientWidth || 320;
-  root.replaceChildren(
-    chart({ name: "return so far", labels: [], width, height: 92, last, fact: running(factual), counter: running(played) }),
-  );
+  const returns = { name: "return so far", labels: [], width, height: 92, last, fact: running(factual), counter: running(played) };
+  const credit = episode.explained?.credit;
+  root.replaceChildren(chart(returns), ...(credit ? [drawCredit(credit, last, state.step, width)] : []));
 }
 
 function drawLegend() {

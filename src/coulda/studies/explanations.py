@@ -1,4 +1,4 @@
-"""Which decisions mattered: a sepsis death, a pendulum that was not swung up, a Sokoban level; and what flatters.
+"""Which decisions mattered: a sepsis death, a pump that broke, a Sokoban level; and what flatters.
 
 The published way to explanations draws 1,000 Gumbel samples for each counterfactual transition and then maximizes over
 the table of their frequencies. A maximum over noise is too large on the average: the last part measures by how much,
@@ -20,16 +20,16 @@ import tyro
 from jax import Array
 
 from coulda.drawing import as_png, new_figure
-from coulda.environments import Pendulum, Sepsis, TabularPOMDP
+from coulda.environments import Pump, Sepsis, TabularPOMDP
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate, solver_planners, tiles
 from coulda.episodes import EpisodeLog, Schema, checked_log, collect
 from coulda.evaluation import OnScenarios, compare
 from coulda.explanations import Question, explain, explain_log
-from coulda.hindsight import Exact, ObservedStates, Prior
+from coulda.hindsight import Exact, Prior, choose
 from coulda.hindsight.tables import observed_tables
-from coulda.policies import TabularPolicy
-from coulda.policies.trainable import LinearGaussianPolicy
-from coulda.pomdp import Episode, GumbelMaxChoice, rollout
+from coulda.noise import Categorical
+from coulda.policies import TabularPolicy, UniformPolicy
+from coulda.pomdp import Episode, GumbelMaxChoice, Policy, rollout
 from coulda.storage import replace_file, replace_json
 from coulda.studies.sepsis import (
     ACTIONS,
@@ -72,7 +72,7 @@ class ExplanationsStudy:
             "seed": self.seed,
             "flattery": flattery,
             "sokoban": sokoban_level(keys[3]),
-            "pendulum": pendulum_swing(keys[2]),
+            "pump": pump_failure(keys[2]),
             "sepsis, learned from the log": sepsis_learned(keys[1]),
             "sepsis, everything observed": sepsis_observed(keys[0], self.log_size),
         }
@@ -114,12 +114,25 @@ def sepsis_learned(key: Array) -> dict[str, Any]:
     return explain(key, learned.model, episode, question=Question(2, afterwards=target), trust=trust).plain()
 
 
-def pendulum_swing(key: Array) -> dict[str, Any]:
-    """A pendulum driven at random for 12 steps: which three pushes, of nine strengths, would have helped most."""
-    model = Pendulum(horizon=12)
-    log = collect(key, model, LinearGaussianPolicy.zero(2, 1), 1)
-    pushes = np.linspace(-4, 4, 9, dtype=np.float32)[:, None]
-    return explain(key, model, log[0], ObservedStates(model), Question(3, actions=pushes)).plain()
+class Seldom(Policy):
+    """Services a pump on one day in eight, whatever is heard."""
+
+    def __call__(self, carry: Any, observation: Array) -> tuple[Any, Categorical]:  # noqa: ARG002
+        """The same on every day."""
+        return carry, Categorical(logits=jnp.log(jnp.array([7.0, 1.0])))
+
+
+def pump_failure(key: Array) -> dict[str, Any]:
+    """The first of 100 pumps that broke after five days or more at a loss; its wear is hidden."""
+    model = Pump(horizon=12)
+    key_log, key_table, key_search = jax.random.split(key, 3)
+    log, chosen = collect(key_log, model, Seldom(), 100), choose(model)
+    method = OnScenarios(model, chosen.source)
+    trust = list(compare(key_table, log, {"seldom": Seldom()}, [method]).estimates["seldom"].values())[-1]
+    broke = int(np.flatnonzero((log.episode_returns < 0) & (log.lengths >= 5))[0])
+    asked = Question(2, target=0.0, afterwards=Seldom())
+    found = explain(key_search, model, log[broke], chosen.source, asked, trust=trust).plain()
+    return found | {"days": int(log.lengths[broke]), "source": chosen.why}
 
 
 def sokoban_level(key: Array) -> dict[str, Any]:
@@ -132,7 +145,10 @@ def sokoban_level(key: Array) -> dict[str, Any]:
     actions = np.asarray(solved.action).copy()
     actions[2] = (actions[2] + 1) % 4
     spoiled = _played(model, scenario, jnp.asarray(actions))
-    found = explain(key, model, spoiled, Prior(model), Question(3, target=10.0)).plain()
+    walk = UniformPolicy(tiles.NUM_ACTIONS)
+    table = compare(key, collect(key, model, walk, 50), {"any": walk}, [OnScenarios(model, Prior(model))])
+    trust = list(table.estimates["any"].values())[-1]
+    found = explain(key, model, spoiled, Prior(model), Question(3, target=10.0), trust=trust).plain()
     return found | {"solved": float(solved.episode_return)}
 
 
