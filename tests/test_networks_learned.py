@@ -161,6 +161,7 @@ def test_the_paper_policy_has_its_sizes():
     assert shapes.memory.ticks == 2
 
 
+@pytest.mark.slow
 def test_a_source_learns_online_from_what_search_logs():
     levels = generate(jax.random.key(0), 4, 6, 6, 1)
     world = Sokoban(UniformLevels(levels), GumbelMaxChoice(5), 6, 6, 1, 2)
