@@ -21,6 +21,7 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.reading import run, to_numpy
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
+from coulda.pomdp.observing import state_shapes
 from coulda.pomdp.scenario import at_step
 
 DRAWS = 4
@@ -41,7 +42,9 @@ class StateSeen(eqx.Module):
     def __call__(self, model: POMDP, previous_action: Any, observation: Any) -> tuple[Any, Array]:
         """The state, and whether it is known."""
         if self.numbers is None:
-            return observation, jnp.ones((), bool)
+            # A log may keep numbers in wider types than the model does.
+            own = jax.tree.map(lambda leaf, shape: leaf.astype(shape.dtype), observation, state_shapes(model))
+            return own, jnp.ones((), bool)
         assert isinstance(model, FinitePOMDP)
         assert isinstance(model.observation_space, gymnasium.spaces.Discrete)
         number = self.numbers[observation - int(model.observation_space.start)]
