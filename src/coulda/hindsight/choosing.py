@@ -15,6 +15,7 @@ from coulda.hindsight.observed import ObservedStates
 from coulda.hindsight.particles import Particles, Sampler
 from coulda.hindsight.source import FINE, Choice, Inference, Prior, ScenarioSource, asked
 from coulda.hindsight.tempered import Tempered
+from coulda.naming import named
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, batched, rollout
 
@@ -57,15 +58,23 @@ def choose(model: POMDP) -> Choice:
 
 
 def chosen(model: POMDP, scenarios: ScenarioSource | str) -> Choice:
-    """The source that is named, or `choose`n where that is "auto"; one that is given is taken as it is."""
+    """The source that is named, or `choose`n where that is "auto"; one that is given is taken as it is.
+
+    A name is one of the table's, or that of a function of the model, `package.module:name` or `file.py:name`.
+    """
     if isinstance(scenarios, ScenarioSource):
         return asked(scenarios)
     if scenarios == "auto":
         return choose(model)
-    named = SOURCES | {"prior": Prior, "nuts": Nuts}
-    if scenarios not in named:
-        raise CouldaError(f"scenarios is {scenarios!r}; choose from {['auto', *named]} or give a source.")
-    return Choice(named[scenarios](model), f"{scenarios}, as asked")
+    if ":" in scenarios:
+        found = named(scenarios)(model)
+        if not isinstance(found, ScenarioSource):
+            raise CouldaError(f"'{scenarios}' makes a {type(found).__name__}, not a ScenarioSource")
+        return asked(found)
+    known = SOURCES | {"prior": Prior, "nuts": Nuts}
+    if scenarios not in known:
+        raise CouldaError(f"scenarios is {scenarios!r}; choose from {['auto', *known]} or give a source.")
+    return Choice(known[scenarios](model), f"{scenarios}, as asked")
 
 
 def _why(name: str, refusals: list[str]) -> str:

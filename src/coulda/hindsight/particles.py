@@ -169,10 +169,8 @@ class Particles(Sampler):
         moves: int = 20,
         reward_scale: float | None = None,
     ):
-        check_size("particles", particles, 2 * ISLANDS)
         check_size("moves", moves, 0)
-        self.evidence = Evidence.of(model, behavior, reward_scale)
-        check_memory(self.evidence.model, particles)
+        self.evidence = populated(model, behavior, reward_scale, particles)
         self.particles, self.moves, self.steps = particles, moves, jnp.int32(ALL_STEPS)
 
     def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:
@@ -341,7 +339,15 @@ def check_size(name: str, value: Any, least: int) -> None:
         raise CouldaError(f"{name} is {value!r}; it is a whole number of at least {least}.")
 
 
-def check_memory(model: POMDP, particles: int) -> None:
+def populated(model: POMDP, behavior: Actor | None, reward_scale: float | None, particles: int) -> Evidence:
+    """The evidence for a population of so many particles, which must fill the islands and fit the memory."""
+    check_size("particles", particles, 2 * ISLANDS)
+    evidence = Evidence.of(model, behavior, reward_scale)
+    _check_memory(model, particles)
+    return evidence
+
+
+def _check_memory(model: POMDP, particles: int) -> None:
     """Refuse more particles than this machine can hold of a few episodes at once."""
     noise = jax.eval_shape(lambda key: model.transition_noise.sample(key), jax.random.key(0))
     numbers = 2 + sum(leaf.size for leaf in jax.tree.leaves(noise))

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from coulda.hindsight.likelihood import Agreement, Evidence, Seen
+from coulda.hindsight.likelihood import Agreement, Seen
 from coulda.hindsight.moves import ISLANDS, Moves, Path, Population
-from coulda.hindsight.particles import Sampler, check_memory, check_size, filter_islands, island_gap, systematic
+from coulda.hindsight.particles import Sampler, check_size, filter_islands, island_gap, populated, systematic
 from coulda.hindsight.source import ALL_STEPS, FINE, IMPOSSIBLE, NOT_A_NUMBER, Inference
 from coulda.pomdp import POMDP, Actor
 
@@ -51,10 +51,8 @@ class Tempered(Sampler):
         moves: int = 40,
         reward_scale: float | None = None,
     ):
-        check_size("particles", particles, 2 * ISLANDS)
         check_size("moves", moves, 1)
-        self.evidence = Evidence.of(model, behavior, reward_scale)
-        check_memory(self.evidence.model, particles)
+        self.evidence = populated(model, behavior, reward_scale, particles)
         self.particles, self.moves, self.steps = particles, moves, jnp.int32(ALL_STEPS)
 
     def paths(self, key: Array, seen: Seen, count: int) -> tuple[Path, Inference]:

@@ -5,10 +5,9 @@ from functools import cached_property
 
 from jax import Array
 
-from coulda.errors import CouldaError
-from coulda.hindsight import Calibration, Choice, ScenarioSource, calibrate
+from coulda.hindsight import Calibration, Choice, calibrate
 from coulda.hindsight.choosing import chosen
-from coulda.naming import load, named
+from coulda.naming import load
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
@@ -43,12 +42,7 @@ class CalibrationRecipe:
     @cached_property
     def choice(self) -> Choice:
         """The source, and why it is that one."""
-        if ":" not in self.scenarios:
-            return chosen(self.world, self.scenarios)
-        found = named(self.scenarios)(self.world)
-        if not isinstance(found, ScenarioSource):
-            raise CouldaError(f"'{self.scenarios}' makes a {type(found).__name__}, not a ScenarioSource")
-        return chosen(self.world, found)
+        return chosen(self.world, self.scenarios)
 
     def calibrate(self, key: Array, advance: Advance | None = None) -> Calibration:
         """What is found. Consumes `key`."""

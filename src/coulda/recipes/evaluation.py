@@ -14,7 +14,7 @@ from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precisi
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
-from coulda.naming import anywhere, load, named
+from coulda.naming import anywhere, load
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
@@ -61,9 +61,7 @@ class EvaluationRecipe:
         """The method that rests on the model, where there is one."""
         if self.model is None:
             return None
-        model = load(self.model, POMDP)
-        source = named(self.scenarios)(model) if ":" in self.scenarios else self.scenarios
-        return OnScenarios(model, source, (0, *self.steps) if self.steps else None)
+        return OnScenarios(load(self.model, POMDP), self.scenarios, (0, *self.steps) if self.steps else None)
 
     @property
     def methods(self) -> list[Method]:
