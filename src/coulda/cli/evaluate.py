@@ -80,6 +80,7 @@ class Evaluate:
         if recipe.on_scenarios is not None:
             with bar("choosing where scenarios come from", None):
                 told = (f"Scenarios: {recipe.on_scenarios.choice.why}.",)
+                _ = recipe.against  # before the work: a wrong name should cost nothing
             console.print(*told, highlight=False, soft_wrap=True, markup=False)
         with self._open(recipe) as executor, bar(f"evaluating on {len(recipe.episodes):,} episodes", total) as advance:
             comparison = recipe.compare(key, executor, advance)

@@ -86,18 +86,23 @@ class EvaluationRecipe:
         }
         return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})
 
+    @cached_property
+    def against(self) -> OnScenarios | None:
+        """The same with the rival in the place of the model, where there is one."""
+        return None if self.rival is None else replace(self, model=self.rival, rival=None).on_scenarios
+
     def rivals(self, key: Array) -> Rivals | None:
         """Which model explains the log better, where two are named. Consumes `key`."""
         if self.rival is None:
             return None
         if self.on_scenarios is None or self.model is None:
             raise CouldaError(f"--rival {self.rival} needs a --model to be held against")
-        other = replace(self, model=self.rival, rival=None)
-        assert other.on_scenarios is not None
+        other = self.against
+        assert other is not None
         names = [name.rpartition(":")[2] for name in (self.model, self.rival)]
         if names[0] == names[1]:
             names = [self.model, self.rival]
-        methods = self.on_scenarios, other.on_scenarios
+        methods = self.on_scenarios, other
         for method in methods:
             method.check_log(self.episodes)
         sources = [method.choice.source for method in methods]
