@@ -188,6 +188,7 @@ def program(*arguments) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_kills_lose_nothing(tmp_path):
     """Ten SIGKILLs, half of them inside a checkpoint's write: the same bits in the end as a run left alone."""
     assert "10 kills" in program("kill", tmp_path / "killed", 100_000, 10, 0)
@@ -291,6 +292,7 @@ print(use_all_cores(), len(jax.devices()), use_all_cores())
 """
 
 
+@pytest.mark.slow
 def test_cores_become_devices_before_jax_is_used():
     done = subprocess.run([sys.executable, "-c", CORES], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
