@@ -164,3 +164,11 @@ def test_a_masked_view_shows_less():
 
 def test_arrows_are_letters():
     assert list(read_keys(io.StringIO("\x1b[A\x1b[Dw q"))) == ["w", "a", "w", " ", "q"]
+
+
+@pytest.mark.slow
+def test_the_doctor_finds_nothing(capsys):
+    main(["doctor"])
+    told = capsys.readouterr().out
+    assert "methods agree with the truth" in told
+    assert "[plots]" in told

@@ -31,6 +31,7 @@ COMMANDS = {
     "train-scenarios": "train a scenario model of PO-Sokoban, which infers levels from histories",
     "reproduce": "every figure of the paper, from scratch",
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
+    "doctor": "versions, devices, extras and a self-test, to paste into a bug report",
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
 
