@@ -61,8 +61,9 @@ def _run(name: str, arguments: list[str]) -> None:
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
         command = parse(commands, f"coulda {name}", arguments)
         if name in COMPUTING:
-            _use_all_cores()
-        command.run()
+            _compute(command)
+        else:
+            command.run()
     except MISTAKES as error:
         if os.environ.get("COULDA_TRACEBACK"):
             raise
@@ -81,12 +82,15 @@ def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
     return tyro.cli(commands, prog=prog, args=arguments, default=commands.of(**named(prog, arguments)))
 
 
-def _use_all_cores() -> None:
+def _compute(command: Any) -> None:
+    from coulda.policies import answering_hosts
     from coulda.trainer import use_all_cores
 
     # A program that used JAX before it called `main` keeps the devices that it has.
     with suppress(CouldaError):
         use_all_cores()
+    with answering_hosts():
+        command.run()
 
 
 def _help() -> str:

@@ -3,6 +3,9 @@
 from coulda.policies.actor_critic import ActorCritic
 from coulda.policies.basic import AnyAction, Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, paper_policy, save_policy
+from coulda.policies.foreign import as_policy, find_policy, onnx_policy
+from coulda.policies.host import Host, HostPolicy, HostPolicyError, answering_hosts
+from coulda.policies.logged import LoggedPolicy
 from coulda.policies.trainable import (
     FeedforwardPolicy,
     LinearGaussianPolicy,
@@ -16,14 +19,22 @@ __all__ = [
     "AnyAction",
     "ConvLSTMPolicy",
     "FeedforwardPolicy",
+    "Host",
+    "HostPolicy",
+    "HostPolicyError",
     "LinearGaussianPolicy",
+    "LoggedPolicy",
     "Mixture",
     "NoisyPolicy",
     "RecurrentPolicy",
     "TabularPolicy",
     "UniformPolicy",
+    "answering_hosts",
+    "as_policy",
+    "find_policy",
     "load_parameters",
     "load_policy",
+    "onnx_policy",
     "paper_policy",
     "save_parameters",
     "save_policy",
