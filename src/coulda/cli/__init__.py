@@ -27,6 +27,7 @@ COMMANDS = {
     "report": "one page to look at, of a run: verdicts, table and the counterfactual explorer",
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
+    "export": "write a policy for use without JAX: NumPy or ONNX",
     "train": "train a policy by IMPALA, without a model",
     "train-policy": "train a policy for PO-Sokoban from the exact solver",
     "train-scenarios": "train a scenario model of PO-Sokoban, which infers levels from histories",
@@ -35,7 +36,7 @@ COMMANDS = {
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
 
-COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "sokoban"))
+COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "export", "sokoban"))
 """Commands that compute, on all cores."""
 
 MISTAKES = (CouldaError, OSError, ImportError)

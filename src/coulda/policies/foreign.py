@@ -17,7 +17,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -25,9 +24,9 @@ import jax
 import numpy as np
 
 from coulda.errors import CouldaError
-from coulda.extras import require
 from coulda.naming import named
 from coulda.policies.host import Ask, Host, HostPolicy
+from coulda.policies.onnx_files import onnx_policy
 from coulda.pomdp import Policy
 
 
@@ -60,37 +59,6 @@ def as_policy(found: Any, action_space: gymnasium.Space, name: str | None = None
     state, remember = getattr(found, "initial_state", None), getattr(found, "remember", None)
     ask: Any = _stateless(_module(found) or found) if state is None else found
     return HostPolicy(Host(name, ask, action_space, () if state is None else state, remember))
-
-
-def onnx_policy(path: Path | str, action_space: gymnasium.Space) -> Policy:
-    """The policy in an ONNX file, run by onnxruntime; needs the extra `onnx`.
-
-    Its one input is a batch of observations. For discrete actions its last output is probabilities `[n, A]`, for others
-    the last two are mean and scale `[n, ...]`.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise CouldaError(f"there is no file {path}")
-    runtime = require("onnxruntime", extra="onnx")
-    try:
-        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # its own classes, which are not public
-        raise CouldaError(f"{path} is no ONNX file that onnxruntime can run: {error}") from error
-    inputs, outputs = session.get_inputs(), [output.name for output in session.get_outputs()]
-    if len(inputs) != 1:
-        names = [one.name for one in inputs]
-        raise CouldaError(f"{path} takes {names}; a policy takes one input, a batch of observations.")
-    dtype = {"tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32}.get(inputs[0].type)
-    discrete = isinstance(action_space, gymnasium.spaces.Discrete)
-    if not discrete and len(outputs) < 2:
-        raise CouldaError(f"{path} gives {outputs}; for actions in {action_space} it must give a mean and a scale.")
-
-    def ask(observations: Any) -> Any:
-        given = np.asarray(observations, dtype or np.float32)
-        found = session.run(outputs[-1:] if discrete else outputs[-2:], {inputs[0].name: given})
-        return found[0] if discrete else tuple(found)
-
-    return HostPolicy(Host(path.name, _stateless(ask), action_space))
 
 
 def find_policy(name: str, action_space: gymnasium.Space) -> Policy:
