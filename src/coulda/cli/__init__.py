@@ -26,6 +26,7 @@ COMMANDS = {
     "report": "one page to look at, of a run: verdicts, table and the counterfactual explorer",
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
+    "export": "write a policy for use without JAX: NumPy or ONNX",
     "train": "train a policy by IMPALA, without a model",
     "train-policy": "train a policy for PO-Sokoban from the exact solver",
     "train-scenarios": "train a scenario model of PO-Sokoban, which infers levels from histories",
@@ -35,7 +36,7 @@ COMMANDS = {
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
 
-COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "sokoban"))
+COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "export", "sokoban"))
 """Commands that compute, on all cores."""
 
 MISTAKES = (CouldaError, OSError, ImportError)
@@ -71,8 +72,9 @@ def _run(name: str, arguments: list[str]) -> None:
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
         command = parse(commands, f"coulda {name}", arguments)
         if name in COMPUTING:
-            _use_all_cores()
-        command.run()
+            _compute(command)
+        else:
+            command.run()
     except KeyboardInterrupt as stop:
         # A training says itself how far it came, and which signal stopped it.
         print(str(stop) or "interrupted", file=sys.stderr)
@@ -133,12 +135,15 @@ def _keep_programs() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
-def _use_all_cores() -> None:
+def _compute(command: Any) -> None:
+    from coulda.policies import answering_hosts
     from coulda.trainer import use_all_cores
 
     # A program that used JAX before it called `main` keeps the devices that it has.
     with suppress(CouldaError):
         use_all_cores()
+    with answering_hosts():
+        command.run()
 
 
 def _help() -> str:

@@ -21,7 +21,7 @@ from coulda.explanations.explain import check, check_scenarios
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import observed_tables, state_numbers
 from coulda.naming import load
-from coulda.policies import UniformPolicy
+from coulda.policies import UniformPolicy, find_policy
 from coulda.pomdp import POMDP, FinitePOMDP, Policy
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
@@ -82,7 +82,7 @@ class Explain:
         key, console = jax.random.key(self.seed), Console()
         model, found = load(self.model, POMDP), recipe.episodes
         log = found.read() if isinstance(found, StoredLog) else found
-        policy = None if self.policy is None else load(self.policy, Policy)
+        policy = None if self.policy is None else find_policy(self.policy, model.action_space)
         afterwards = policy if policy is not None and not jax.tree.leaves(policy.initial_carry()) else None
         question = Question(
             self.changes, self.frozen, self._candidates(model), self.cost, self.target, afterwards, self.budget

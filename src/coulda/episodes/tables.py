@@ -1,6 +1,6 @@
 """Data frames, Parquet and CSV: one row per step, with a mapping of columns. Needs the extra `tables`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +9,16 @@ import numpy as np
 
 from coulda.episodes.arrays import guess_space, repeat_last
 from coulda.episodes.log import EpisodeLog, Schema
-from coulda.episodes.validation import Source, checked_log, log_of_probability, taken_probability
+from coulda.episodes.validation import (
+    Source,
+    checked_log,
+    log_of_probability,
+    refuse_probabilities,
+    taken_probability,
+)
 from coulda.errors import CouldaError
 from coulda.extras import require
+from coulda.policies import LoggedPolicy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,11 +59,8 @@ def from_frame(
     """
     columns = Columns() if columns is None else columns
     rows, source = _ordered(frame, columns, Source(file))
-    counts = np.bincount(rows["episode"])
-    is_last = _closing_rows(rows, counts, columns, source)
+    counts, is_last, keep = _steps_of(rows, columns, source)
     lengths = counts - is_last
-    keep = np.ones(len(rows["episode"]), bool)
-    keep[np.cumsum(counts)[is_last] - 1] = False
     steps = {name: column[keep] for name, column in rows.items()}
     observation = _values(rows["observation"], columns.observation, counts, source)
     action = _values(steps["action"], columns.action, lengths, source)
@@ -77,6 +81,42 @@ def from_frame(
         _log_prob(steps, action, lengths, source),
         source,
     )
+
+
+def policy_in_frame(
+    frame: "pd.DataFrame", name: str, columns: Columns | None = None, *, file: str | Path = "data frame"
+) -> LoggedPolicy:
+    """The policy whose probabilities somebody else put into a column of the log's own table.
+
+    The column `name` is the probability (of continuous actions the density) of the action taken; name_0, name_1, …
+    are those of each action. A row that only holds the last observation has them for every action, or none.
+    """
+    columns = replace(Columns() if columns is None else columns, probability=name)
+    rows, source = _ordered(frame, columns, Source(file))
+    if "probability" not in rows:
+        source.refuse(f"no such column; the table has {list(frame.columns)}", field=name)
+    counts, is_last, keep = _steps_of(rows, columns, source)
+    lengths, part = counts - is_last, rows["probability"]
+    found = np.stack([part[column].to_numpy(dtype=float, na_value=np.nan) for column in part.columns], 1)
+    steps = {"action": rows["action"][keep], "probability": found[keep]}
+    refuse_probabilities(steps["probability"], name, lengths, source)
+    if found.shape[1] == 1:
+        return LoggedPolicy(_logarithm(found[keep][:, 0]))
+    action = _integers(_values(steps["action"], columns.action, lengths, source))
+    taken = taken_probability(steps["probability"], action, lengths, source)
+    whole = np.full((int((lengths + 1).sum()), found.shape[1]), np.nan)
+    last = np.cumsum(lengths + 1) - 1
+    whole[np.delete(np.arange(len(whole)), last)] = found[keep]
+    whole[last[is_last]] = found[~keep]
+    return LoggedPolicy(_logarithm(taken), whole.astype(np.float32))
+
+
+def policy_in_table(path: Path | str, name: str, columns: Columns | None = None) -> LoggedPolicy:
+    """The policy in a column of a `.parquet` or `.csv` file; see `policy_in_frame`."""
+    path = Path(path)
+    if path.suffix not in (".parquet", ".csv"):
+        raise CouldaError(f"column:{name} is a column of a table, .parquet or .csv; the log is {path.name}")
+    return policy_in_frame(_read_frame(path), name, columns, file=path)
 
 
 def to_frame(log: EpisodeLog) -> "pd.DataFrame":
@@ -112,16 +152,17 @@ def to_frame(log: EpisodeLog) -> "pd.DataFrame":
 
 def read_table(path: Path | str, columns: Columns | None = None, **spaces: Any) -> EpisodeLog:
     """A log of a `.parquet` or `.csv` file; see `from_frame`."""
+    return from_frame(_read_frame(Path(path)), columns, file=path, **spaces)
+
+
+def _read_frame(path: Path) -> "pd.DataFrame":
     pandas = require("pandas", extra="tables")
-    path = Path(path)
     try:
         if path.suffix == ".parquet":
-            frame = pandas.read_parquet(path, dtype_backend="numpy_nullable")
-        else:
-            frame = pandas.read_csv(path, dtype_backend="numpy_nullable")
+            return pandas.read_parquet(path, dtype_backend="numpy_nullable")
+        return pandas.read_csv(path, dtype_backend="numpy_nullable")
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         Source(path).refuse(f"cannot be read as a {path.suffix[1:]} table: {error}")
-    return from_frame(frame, columns, file=path, **spaces)
 
 
 def write_table(path: Path | str, log: EpisodeLog) -> None:
@@ -183,6 +224,15 @@ def _step_numbers(step: Any, codes: np.ndarray, columns: Columns, source: Source
     return numbers.astype(int)
 
 
+def _steps_of(rows: dict[str, Any], columns: Columns, source: Source) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows per episode, whether its last only holds the last observation, and which rows are steps."""
+    counts = np.bincount(rows["episode"])
+    is_last = _closing_rows(rows, counts, columns, source)
+    keep = np.ones(len(rows["episode"]), bool)
+    keep[np.cumsum(counts)[is_last] - 1] = False
+    return counts, is_last, keep
+
+
 def _closing_rows(rows: dict[str, Any], counts: np.ndarray, columns: Columns, source: Source) -> np.ndarray:
     """For each episode, whether its last row only holds the last observation."""
     last = np.cumsum(counts) - 1
@@ -220,6 +270,11 @@ def _integers(values: np.ndarray) -> np.ndarray:
     """Undo what empty places do to a column of integers: they turn it into floats."""
     whole = values.dtype.kind == "f" and (np.isfinite(values) & (values == np.round(values))).all()
     return values.astype(np.int64) if whole else values
+
+
+def _logarithm(probability: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(probability).astype(np.float32)
 
 
 def _log_prob(steps: dict[str, Any], action: np.ndarray, lengths: np.ndarray, source: Source) -> Any:

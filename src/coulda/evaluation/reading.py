@@ -20,8 +20,9 @@ from coulda.episodes import EpisodeLog, Schema, StoredLog
 from coulda.episodes.log import padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
+from coulda.evaluation.outside import ask_host, columns_of, is_column, is_host
 from coulda.pomdp import Episode, Policy, batched
-from coulda.pomdp.walk import all_log_probs, remembers, taken_log_probs
+from coulda.pomdp.walk import all_log_probs, log_probs_of, remembers, taken_log_probs
 
 Log = EpisodeLog | StoredLog
 
@@ -98,7 +99,7 @@ class Reading:
     taken: dict[str, np.ndarray]
     """By policy: log π(a_t | h_t), `[N, T]`, zero after the end."""
     probabilities: dict[str, np.ndarray]
-    """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`."""
+    """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`; of none that is a column of the actions taken."""
     features: dict[Hashable, np.ndarray]
     """By the name of the features: what a regression sees of each observation, `[N, T + 1, ...]`."""
 
@@ -161,17 +162,26 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
     if chosen and not isinstance(log.schema.action_space, spaces.Discrete):
         raise CouldaError(f"fitted values need discrete actions; this log's are {log.schema.action_space}")
     space, size, possible = HashableSpace(log.schema.observation_space), _batch_size(log), _possible_steps(log)
-    says = {name: eqx.Partial(_say, policy, bool(chosen)) for name, policy in policies.items() if walk}
+    asking = policies if walk else {}
+    logged = {name: one for name, one in asking.items() if is_column(one)}
+    hosts = {name: one for name, one in asking.items() if is_host(one) and possible is None}
+    inside = asking.keys() - logged.keys() - hosts.keys()
+    says = {name: eqx.Partial(_say, one, bool(chosen)) for name, one in asking.items() if name in inside}
     sees = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
     walked = {name: say for name, say in says.items() if possible is None or remembers(policies[name])}
     asked = walked, sees if possible is None else {}
     columns, answers = [], []
     for batch in log.batches(size):
-        columns.append({name: getattr(batch, name) for name in _kept(log.schema)})
+        kept = {name: getattr(batch, name) for name in _kept(log.schema)}
+        columns.append((kept, {name: ask_host(one, batch, bool(chosen)) for name, one in hosts.items()}))
         inputs = (_filled(batch, 0, log.max_length, size)[0],) if any(asked) else ()
         answers.append([_answers(programs, inputs, len(batch)) for programs in asked])
-    flat, (said, seen) = _joined(columns), _joined(answers)
+    (flat, told), (said, seen) = _joined(columns), _joined(answers)
     live = np.arange(log.max_length) < flat["lengths"][:, None]
+    told |= {name: columns_of(name, one, log, flat["lengths"], flat["terminated"]) for name, one in logged.items()}
+    observed = padding(flat["lengths"] + 1, log.max_length + 1) if told else None
+    for name, (taken, every) in told.items():
+        said[name] = _spread(taken, live), None if every is None or not chosen else every[observed]
     if possible is not None:
         numbers = _Numbers(log.schema, flat, live)
         timeless = {name: say for name, say in says.items() if name not in walked}
@@ -266,8 +276,10 @@ def _number(space: spaces.Space, column: np.ndarray) -> np.ndarray:
 
 def _say(policy: Policy, every: bool, episode: Episode) -> tuple[Array, Array | None]:
     """Log-probabilities of what was done, `[T]`, and probabilities of all that could have been, `[T + 1, A]`."""
-    probabilities = jnp.exp(all_log_probs(policy, episode)) if every else None
-    return taken_log_probs(policy, episode), probabilities
+    if not every:
+        return taken_log_probs(policy, episode), None
+    found = all_log_probs(policy, episode)
+    return jnp.where(episode.live, log_probs_of(episode.action, found[:-1]), 0.0), jnp.exp(found)
 
 
 def _see(features: Features, space: HashableSpace, episode: Episode) -> Array:
