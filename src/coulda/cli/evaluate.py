@@ -12,7 +12,7 @@ from rich.table import Table
 
 from coulda.cli.executors import ExecutorName, open_executor
 from coulda.episodes import Columns
-from coulda.evaluation import Comparison, Precision
+from coulda.evaluation import Comparison, Precision, Returns
 from coulda.evaluation.drawing import draw_errors, draw_estimates
 from coulda.executors import Executor
 from coulda.hindsight import Prior
@@ -49,6 +49,8 @@ class Evaluate:
     """The number of scenarios per episode."""
     environment: str | None = None
     """Where policies may be run, for the truth."""
+    discount: float = 1.0
+    """The discount γ of the return Σ γ^t r_t, in (0, 1]; 1 is none."""
     level: float = 0.95
     """The level of the intervals."""
     seed: int = 0
@@ -107,6 +109,7 @@ class Evaluate:
             self.steps,
             self.environment,
             Precision(self.level, scenarios=self.num_scenarios),
+            Returns(self.discount),
             self.columns,
         )
 
@@ -123,7 +126,7 @@ class Evaluate:
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         first = next(iter(recipe.episodes.batches(self.explored)))
         source, policies = found.choice.source, recipe.named_policies
-        return explore(key, found.model, first, policies, source, threshold=self.threshold)
+        return explore(key, found.model, first, policies, source, threshold=self.threshold, returns=recipe.returns)
 
     def _write(self, out: Path, comparison: Comparison, explorer: Explorer | None, told: tuple[str, ...]) -> None:
         replace_json(out / "table.json", comparison.plain())
@@ -134,7 +137,7 @@ class Evaluate:
         # By the last part of their paths, which differ between machines.
         names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "environment": self.environment}
         config = {key: Path(value).name for key, value in names.items() if value is not None}
-        config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios}
+        config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios, "discount": self.discount}
         title = f"What {' and '.join(comparison.estimates)} would have been worth"
         facts = provenance({"evaluate": self.seed}, config)
         save_report(out, Report(title, (*summarize(found), *told), found, explorer, provenance=facts))
@@ -145,7 +148,9 @@ COMMANDS = Evaluate
 
 def table(comparison: Comparison) -> Table:
     """The comparison for the terminal."""
-    shown = Table("policy", "method", "value", "interval", "effective episodes", "verdict", title="expected return")
+    shown = Table(
+        "policy", "method", "value", "interval", "effective episodes", "verdict", title=f"expected {comparison.asked}"
+    )
     for name, estimate in comparison.rows():
         value = estimate.status if estimate.value is None else f"{estimate.value:.4f}"
         limits = estimate.interval
