@@ -26,6 +26,7 @@ from coulda.executors import InProcess
 from coulda.hindsight import Exact, Prior
 from coulda.policies import UniformPolicy
 from coulda.pomdp import rollout
+from tests.test_evaluation_simulation import endless
 from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, Stubborn, exact_value, triage
 
 KEY = jax.random.key(11)
@@ -264,3 +265,22 @@ def test_where_observation_noise_is_fresh_what_was_logged_must_be_possible():
     assert agreed(scenario, True).agrees == agreed(scenario, True).steps
     assert agreed(masked, False).agrees == agreed(masked, False).steps  # the same states, seen with other noise
     assert agreed(masked, True).agrees < agreed(masked, True).steps
+
+
+def test_a_model_that_goes_on_where_the_log_ended_is_not_trusted():
+    """Nothing that is seen or paid tells of the end, so that a model without one explains every step of the log."""
+
+    def blind(transition):
+        cost, unseen = REWARD * (np.abs(REWARD) < 0.5), np.ones((4, 1))
+        ends = [False, False, True, True]
+        return TabularPOMDP(
+            INITIAL, transition, unseen, cost, horizon=5, reparameterization="gumbel_max", terminal=ends
+        )
+
+    right, wrong = blind(np.stack([WAIT, TREAT])), blind(endless())
+    log = collect(jax.random.key(3), right, UniformPolicy(2), EPISODES)
+    for model, verdict in ((right, "trust"), (wrong, "do not trust")):
+        rows = compare(KEY, log, {"uniform": UniformPolicy(2)}, [OnScenarios(model, Exact(model))]).estimates["uniform"]
+        for row in rows.values():
+            (ends,) = [d for d in row.diagnostics if d.name == "ends"]
+            assert (ends.verdict, ends.value == 1) == (verdict, verdict == "trust")

@@ -76,6 +76,11 @@ class Replay(eqx.Module):
     """Steps of the history whose observation, and whose reward before it, come out as logged."""
     steps: Array
     """Steps of the history."""
+    goes_on: Array
+    """Whether the model goes on where the episode stopped; False where the history stops short of that, and where the
+    model's own horizon ends it."""
+    over_before: Array
+    """Whether the model's episode is over before the logged one."""
 
 
 def replay(
@@ -92,8 +97,14 @@ def replay(
     else:
         seen = jax.vmap(lambda o, s: weight_of(model, o, s))(episode.observation, states) > -jnp.inf
     agrees = jnp.concatenate([jnp.ones(1, bool), _same_rows(paid, episode.reward) | (not rewards)])
-    within = jnp.arange(model.horizon + 1) < jnp.minimum(steps, episode.length + 1)
-    return Replay(jnp.sum(within & agrees & seen), jnp.sum(within))
+    order, length = jnp.arange(model.horizon + 1), episode.length
+    within, over = order < jnp.minimum(steps, length + 1), jax.vmap(model.terminal)(states)
+    return Replay(
+        jnp.sum(within & agrees & seen),
+        jnp.sum(within),
+        goes_on=(within & (order == length) & (order < model.horizon) & ~over).any(),
+        over_before=(within & (order < length) & over).any(),
+    )
 
 
 def run_actions(model: POMDP, scenario: Scenario, actions: Any) -> tuple[Any, Any, Array]:
@@ -427,6 +438,27 @@ def replay_diagnostic(agrees: float, steps: float) -> tuple[Diagnostic, ...]:
             f"Under the logged actions the inferred scenarios reproduce {1 - missed:.1%} of the logged steps.",
         ),
     )
+
+
+def ends_diagnostic(replays: Replay, terminated: np.ndarray, history: bool) -> tuple[Diagnostic, ...]:
+    """Whether inferred scenarios end where the log says that its episodes did, `[N]` each; nothing without `history`.
+
+    A source may take an end that its model cannot have for a log that was cut short, so that it is no evidence. Where
+    the log says that nothing was cut, the model is wrong.
+    """
+    if not history:
+        return ()
+    goes_on, early = np.asarray(replays.goes_on) * terminated, np.asarray(replays.over_before)
+    missed = float(np.maximum(goes_on, early).mean())
+    sentence = "The inferred scenarios end where the logged episodes did."
+    if missed > 0 and goes_on.mean() >= early.mean():
+        sentence = (
+            f"{goes_on.mean():.1%} of the logged episodes were over where the model goes on: what it pays after that "
+            "is not of this world. Give it a `terminal`, or a horizon; or say in the log that they were truncated."
+        )
+    elif missed > 0:
+        sentence = f"{early.mean():.1%} of the logged episodes go on where the model's are over."
+    return (Diagnostic("ends", 1 - missed, graded(missed, 0.01, 0.1), sentence),)
 
 
 def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:

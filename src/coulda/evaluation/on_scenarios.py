@@ -28,6 +28,7 @@ from coulda.evaluation.model_checks import (
     Shifts,
     check_log_fits,
     chosen_by_ends,
+    ends_diagnostic,
     hindsight_diagnostic,
     malformed_diagnostic,
     missing_end,
@@ -48,6 +49,8 @@ from coulda.hindsight.source import asked, fresh, informed
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
 
+_OF_THE_MODEL = ("replay", "ends", "mismatch")
+"""Diagnostics of hindsight that speak against its model."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -182,8 +185,7 @@ class Tally:
 
     means: dict[str, list[np.ndarray]]
     variances: dict[str, list[np.ndarray]]
-    agrees: float = 0.0
-    steps: float = 0.0
+    replays: list[Replay] = field(default_factory=list)
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
     inference: list[Inference] = field(default_factory=list)
@@ -200,11 +202,15 @@ class Tally:
             returns = np.asarray(returns, float)
             self.means[name].append(returns.mean(1))
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
-        self.agrees += float(np.sum(found.replay.agrees))
-        self.steps += float(np.sum(found.replay.steps))
+        self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
         self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
         self.shifts.add(found.shift)
         self.inference.append(found.inference)
+
+    @property
+    def replayed(self) -> Replay:
+        """How well the scenarios of each episode reproduce it, means over its scenarios `[N]`."""
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.replays)
 
     @property
     def inferred(self) -> Inference:
@@ -344,11 +350,14 @@ def method_name(source: ScenarioSource, model: POMDP) -> str:
 
 def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
     """What all policies share: checks of the scenarios, and of the log."""
-    found = replay_diagnostic(tally.agrees, tally.steps) + missing_end(source, reading) + log_diagnostics(reading)
+    replayed, history = tally.replayed, int(source.steps) > 0
+    found = replay_diagnostic(float(replayed.agrees.sum()), float(replayed.steps.sum()))
+    found += ends_diagnostic(replayed, reading.terminated, history)
+    found += missing_end(source, reading) + log_diagnostics(reading)
     if not source.is_exact:
         found = inference_diagnostics(tally.inferred) + found
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
-    if int(source.steps) > 0 and not chosen_by_ends(reading):
+    if history and not chosen_by_ends(reading):
         found = tally.shifts.diagnostic() + found
     if type(model).malformed is not POMDP.malformed:
         found = (malformed_diagnostic(float(np.mean(tally.malformed))), *found)
@@ -408,8 +417,8 @@ def _blame_model(methods: dict[str, Estimate], one_prior: bool) -> None:
             continue
         moved = hindsight_diagnostic(hindsight, prior)
         methods[name] = _with(hindsight, moved) if one_prior else hindsight
-        found = [d for d in hindsight.diagnostics if d.name in ("replay", "mismatch")]
-        others = [d for d in prior.diagnostics if d.name not in ("replay", "mismatch", moved.name)]
+        found = [d for d in hindsight.diagnostics if d.name in _OF_THE_MODEL]
+        others = [d for d in prior.diagnostics if d.name not in (*_OF_THE_MODEL, moved.name)]
         methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
 
 
