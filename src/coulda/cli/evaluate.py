@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.episodes import told as understood
 from coulda.cli.executors import ExecutorName, open_executor
 from coulda.episodes import Columns
 from coulda.evaluation import Comparison, Precision, Returns
@@ -78,12 +79,13 @@ class Evaluate:
         recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
         total = None if self.model is None else len(recipe.episodes)
-        told: tuple[str, ...] = ()
+        told: tuple[str, ...] = (understood(self.log, recipe.episodes),)
+        console.print(*told, highlight=False, soft_wrap=True, markup=False)
         if recipe.on_scenarios is not None:
             with bar("choosing where scenarios come from", None):
-                told = (f"Scenarios: {recipe.on_scenarios.choice.why}.",)
+                told = (*told, f"Scenarios: {recipe.on_scenarios.choice.why}.")
                 _ = recipe.against  # before the work: a wrong name should cost nothing
-            console.print(*told, highlight=False, soft_wrap=True, markup=False)
+            console.print(told[-1], highlight=False, soft_wrap=True, markup=False)
         with self._open(recipe) as executor, bar(f"evaluating on {len(recipe.episodes):,} episodes", total) as advance:
             comparison = recipe.compare(key, executor, advance)
         console.print(table(comparison))

@@ -119,11 +119,18 @@ def missing_probabilities(name: str, reading: Reading) -> Estimate:
     return unsupported(
         name,
         "no probabilities",
-        "The log lacks the probabilities with which the behavior policy acted. Log them, fit them with "
-        "fit_behavior(log) (the estimate is then marked), or use a model-based or counterfactual estimate, which "
-        "needs none.",
+        f"The log lacks the probabilities with which the behavior policy acted{_where(reading)}. Log them, fit them "
+        "with fit_behavior(log) or `coulda episodes convert --fit-behavior` (the estimate is then marked), or use a "
+        "model-based or counterfactual estimate, which needs none.",
         len(reading),
     )
+
+
+def _where(reading: Reading) -> str:
+    """At which steps they are missing, where it is not at all of them."""
+    missing = int(np.isnan(reading.log_prob).sum())
+    steps = int(reading.lengths.sum())
+    return "" if missing == steps else f" at {missing:,} of {steps:,} steps"
 
 
 def no_support(name: str, reading: Reading) -> Estimate:

@@ -74,7 +74,7 @@ def explore(
         raise CouldaError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios per episode")
     if not policies or not len(episodes):
         raise CouldaError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
-    view = view_of(model) if view is None else view
+    view = view_of(model, episodes.schema) if view is None else view
     repeated = episodes.schema.last_observation == "repeated"
     keys, source = jax.random.split(key, len(episodes)), chosen(model, scenarios).source
     drawn, observed, replayed = _infer(model, source, view, repeated, num_samples, keys, episodes.padded(model.horizon))
