@@ -7,6 +7,7 @@ import pickle
 import random
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -54,6 +55,11 @@ def small_log(seed: int = 0, episodes: int = 30, observation_space: gymnasium.Sp
         rng.random(episodes) < 0.5,
         np.log(rng.uniform(0.1, 1, total)),
     )
+
+
+def untold(log):
+    """Without what the reader of a table noted."""
+    return replace(log, schema=replace(log.schema, notes=()))
 
 
 @pytest.fixture
@@ -131,7 +137,7 @@ def test_tables_are_exact(tmp_path: Path, suffix: str, space):
     log = small_log(3, observation_space=space)
     path = tmp_path / f"log.{suffix}"
     write_table(path, log)
-    back = read_table(path, observation_space=space, action_space=spaces.Discrete(3))
+    back = untold(read_table(path, observation_space=space, action_space=spaces.Discrete(3)))
     np.testing.assert_allclose(back.log_prob, log.log_prob, rtol=1e-6)
     assert_same(back.with_log_prob(log.log_prob, behavior="logged"), log)
 
@@ -258,10 +264,9 @@ IN_TABLES = {
     "no reward column": (lambda f: f.drop(columns="reward"), "field 'reward': no such column"),
     "no rows": (lambda f: f.iloc[:0], "the table has no rows"),
     "missing reward": (cell(1, reward=None), "episode 0, step 1, field 'reward': is missing"),
-    "infinite reward": (cell(1, reward=-np.inf), "episode 0, step 1, field 'reward': -inf is outside"),
+    "infinite reward": (cell(1, reward=-np.inf), "row 2, episode 0, step 1, field 'reward': is infinite"),
     "missing action": (cell(1, action=None), "episode 0, step 1, field 'action': is missing"),
-    "missing observation": (cell(2, observation=None), "episode 0, step 2, field 'observation': is missing"),
-    "text action": (lambda f: f.assign(action="left"), "field 'action': 'left' is not a number"),
+    "one word among numbers": (cell(1, action="left"), "row 2, .*field 'action': 'left' is not a number, as others"),
     "fractional action": (cell(1, action=0.5), "field 'action': expected int32, got float64"),
     "action out of space": (cell(1, action=7), "episode 0, step 1, field 'action': 7 is outside"),
     "probability zero": (cell(1, probability=0.0), "episode 0, step 1, field 'probability': is 0.0"),
@@ -272,7 +277,7 @@ IN_TABLES = {
     "step twice": (cell(2, step=1), "episode 0, step 1, field 'step': step 1 is there twice"),
     "fractional step": (cell(1, step=0.5), "episode 0, field 'step': 0.5 is not a step number"),
     "negative step": (cell(0, step=-1), "episode 0, field 'step': -1 is not a step number"),
-    "missing episode": (cell(3, episode=None), "field 'episode': row 3 has no episode"),
+    "missing episode": (cell(3, episode=None), "row 4, field 'episode': the row has no episode"),
     "no final flag": (
         lambda f: f.assign(terminated=False, truncated=False),
         r"episode 0, step \d, field 'terminated': the last step is neither",
@@ -382,7 +387,7 @@ IN_MINARI = {
     "no actions": (edit_episode("actions", lambda x: None), "main_data.hdf5, episode 0: cannot be read"),
     "truncated": (
         lambda p: os.truncate(p / "data" / "main_data.hdf5", 500),
-        "main_data.hdf5, episode 0: cannot be read",
+        "main_data.hdf5: cannot be read",
     ),
 }
 
@@ -442,7 +447,7 @@ def with_array(**arrays):
 
 
 ATTACKS = {
-    "pickled objects": (with_pickle, "not an npz of plain arrays: .*allow_pickle"),
+    "pickled objects": (with_pickle, "not an npz of plain arrays: object arrays are pickled"),
     "a pickle as an array": (with_raw_pickle, "arrays are missing|not an npz of plain arrays"),
     "a pickle as a shard": (lambda _: pickle.dumps(Bomb()), "not an npz of plain arrays"),
     "an extra array": (with_array(surprise=np.zeros(3)), "field 'surprise': arrays are missing"),

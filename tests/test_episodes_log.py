@@ -145,7 +145,7 @@ def test_mdp_dataset_arrays_come_back(log):
     for a, b in zip(back, log, strict=True):
         np.testing.assert_array_equal(a.observation[:-1], b.observation[:-1])
         assert a.observation[-1] == a.observation[-2]
-    assert not back.has_probabilities
+    np.testing.assert_allclose(back.log_prob, log.log_prob, rtol=1e-6)
     columns = {name: np.reshape(arrays[name], (-1, 1)) for name in ("actions", "rewards", "terminals")}
     np.testing.assert_array_equal(from_arrays(**(arrays | columns)).action, log.action)
 

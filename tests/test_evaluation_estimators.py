@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from gymnasium import spaces
 
 from coulda.episodes import Schema, checked_log, collect, fit_behavior
 from coulda.errors import CouldaError
-from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, LinearQ, NetworkQ
+from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, LinearQ, NetworkQ, Returns
 from coulda.evaluation.fitted_q import cross_fitted, default_regression, fit_values, seen_by, steps_of
 from coulda.evaluation.method import key_for
 from coulda.evaluation.reading import read
@@ -21,6 +22,7 @@ from coulda.pomdp import Policy
 from tests.triage import BEHAVIOR, TARGET, Stubborn, Table, exact_value, triage
 
 KEY = jax.random.key(7)
+DISCOUNTED = Returns(discount=0.7)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,8 @@ def stubborn_probability(observation, actions, action):
     return 0.8 if actions[-1] == action else 1 - 0.8
 
 
-def plain_importance(episodes, kind, cap=None):
+def plain_importance(episodes, kind, cap=None, discount=1.0):
+    episodes = [[(ratio, discount**t * reward) for t, (ratio, reward) in enumerate(steps)] for steps in episodes]
     weights = [math.prod(ratio for ratio, _ in steps) for steps in episodes]
     returns = [sum(reward for _, reward in steps) for steps in episodes]
     n = len(episodes)
@@ -78,9 +81,13 @@ def plain_importance(episodes, kind, cap=None):
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_importance_sampling(log, kind, recurrent):
     policy, probability = (Stubborn(), stubborn_probability) if recurrent else (TARGET, target_probability)
-    expected = plain_importance(plain_steps(log, probability), kind, cap=1.5)
-    estimate = ImportanceSampling(kind, cap=1.5 if kind == "capped" else None).estimate(KEY, policy, log)
+    plain = partial(plain_importance, plain_steps(log, probability), kind, 1.5)
+    method, expected = ImportanceSampling(kind, cap=1.5 if kind == "capped" else None), plain()
+    estimate = method.estimate(KEY, policy, log)
     assert estimate.value == pytest.approx(expected, abs=1e-5)
+    discounted = method.estimate(KEY, policy, log, returns=DISCOUNTED)
+    assert discounted.value == pytest.approx(plain(discount=DISCOUNTED.discount), abs=1e-5)
+    assert abs(discounted.value - expected) > 0.01
     assert estimate.terms.mean() == pytest.approx(expected, abs=1e-5)
     assert estimate.value in estimate.interval
     assert estimate.status == "ok"
@@ -136,7 +143,7 @@ def test_a_textbook_example_worked_by_hand():
         assert ImportanceSampling(kind).estimate(KEY, policy, log).value == pytest.approx(value, abs=1e-5)
 
 
-def plain_q(log, policy, episodes):
+def plain_q(log, policy, episodes, discount=1.0):
     """Q with k steps to go as cell means, by dictionaries: `{k: {(o, a): value}}`.
 
     The last step of the horizon tells of its reward, and not of how episodes go on.
@@ -167,7 +174,7 @@ def plain_q(log, policy, episodes):
                 cell,
                 0.0
                 if t == len(episode.reward) - 1 and log.terminated[i]
-                else value(k - 1, int(episode.observation[t + 1])),
+                else discount * value(k - 1, int(episode.observation[t + 1])),
             )
             for i, t, episode, cell in steps()
             if t < horizon - 1
@@ -176,17 +183,20 @@ def plain_q(log, policy, episodes):
     return tables, value
 
 
-def test_tabular_fitted_q(log):
-    _, value = plain_q(log, TARGET, range(len(log)))
+@pytest.mark.parametrize("asked", [Returns(), DISCOUNTED])
+def test_tabular_fitted_q(log, asked):
+    _, value = plain_q(log, TARGET, range(len(log)), asked.discount)
     expected = np.mean([value(log.max_length, int(episode.observation[0])) for episode in log])
-    estimate = FittedQ().estimate(KEY, TARGET, log)
+    estimate = FittedQ().estimate(KEY, TARGET, log, returns=asked)
     assert estimate.value == pytest.approx(expected, abs=1e-5)
-    assert exact_value(TARGET) in estimate.interval
+    assert exact_value(TARGET, discount=asked.discount) in estimate.interval
+    assert estimate.verdict == "trust", estimate.reasons
 
 
-@pytest.mark.parametrize("weighted_form", [False, True])
-def test_doubly_robust(log, weighted_form):
+@pytest.mark.parametrize(("weighted_form", "asked"), [(False, Returns()), (True, Returns()), (True, DISCOUNTED)])
+def test_doubly_robust(log, weighted_form, asked):
     """DR and WDR with the folds that the estimator used, from the definitions."""
+    discount = asked.discount
     method = DoublyRobust(weighted_form)
     own = jax.random.fold_in(key_for(KEY, "log"), zlib.crc32(method.name.encode()))
     key_folds = jax.random.split(own, 3)[0]
@@ -194,23 +204,24 @@ def test_doubly_robust(log, weighted_form):
     steps, horizon = plain_steps(log, target_probability), log.max_length
     rows = []
     for number in range(5):
-        tables, value = plain_q(log, TARGET, [i for i in range(len(log)) if fold[i] != number])
+        tables, value = plain_q(log, TARGET, [i for i in range(len(log)) if fold[i] != number], discount)
         for i in np.flatnonzero(fold == number):
             episode, deltas = log[int(i)], []
             for t in range(len(episode.reward)):
                 o, a = int(episode.observation[t]), int(episode.action[t])
                 over = t == horizon - 1 or (t == len(episode.reward) - 1 and log.terminated[i])
-                after = 0.0 if over else value(horizon - t - 1, int(episode.observation[t + 1]))
-                deltas.append(float(episode.reward[t]) + after - tables[horizon - t].get((o, a), 0.0))
+                after = 0.0 if over else discount * value(horizon - t - 1, int(episode.observation[t + 1]))
+                delta = float(episode.reward[t]) + after - tables[horizon - t].get((o, a), 0.0)
+                deltas.append(discount**t * delta)
             rows.append((value(horizon, int(episode.observation[0])), deltas, steps[i]))
     total = sum(v for v, _, _ in rows) / len(rows)
     for t in range(horizon):
         rho = [math.prod(ratio for ratio, _ in ratios[: t + 1]) for _, _, ratios in rows]
         paid = sum(w * deltas[t] for w, (_, deltas, _) in zip(rho, rows, strict=True) if t < len(deltas))
         total += paid / (sum(rho) if weighted_form else len(rows))
-    estimate = method.estimate(KEY, TARGET, log)
+    estimate = method.estimate(KEY, TARGET, log, returns=asked)
     assert estimate.value == pytest.approx(total, abs=1e-5)
-    assert exact_value(TARGET) in estimate.interval
+    assert exact_value(TARGET, discount=discount) in estimate.interval
 
 
 def test_linear_regression_on_one_hot_features_is_the_table(log):

@@ -350,9 +350,9 @@ def test_columns_are_checked():
     frame.loc[0, "new"] = np.nan
     with pytest.raises(CouldaError, match=r"episode 0, step 0, field 'new': .*missing, infinite or below 0"):
         policy_in_frame(frame, "new")
-    frame["new_0"], frame["new_1"] = 0.5, 0.6
+    frame["sum_0"], frame["sum_1"] = 0.5, 0.6
     with pytest.raises(CouldaError, match="is not a distribution"):
-        policy_in_frame(frame.drop(columns="new"), "new")
+        policy_in_frame(frame, "sum")
     frame["high"] = 1.5
     with pytest.raises(CouldaError, match=r"policy 'high' does not fit: .*at most 1"):
         compare(KEY, LOG, {"high": policy_in_frame(frame, "high")}, [ImportanceSampling()])

@@ -62,13 +62,13 @@ BEHAVIOR = Table([[0.5, 0.5], [0.6, 0.4], [0.5, 0.5], [0.5, 0.5]])
 TARGET = Table([[0.3, 0.7], [0.1, 0.9], [0.5, 0.5], [0.5, 0.5]])
 
 
-def exact_value(policy: Table, horizon: int = 5, model=(INITIAL, WAIT, TREAT)) -> float:
+def exact_value(policy: Table, horizon: int = 5, model=(INITIAL, WAIT, TREAT), discount: float = 1.0) -> float:
     """E[G] by dynamic programming in float64, for the fully observed world."""
     initial, *kernels = model
     pi = np.asarray(policy.probabilities, float)
     value = np.zeros(4)
     for _ in range(horizon):
-        q = np.stack([(p * (REWARD[a] + value)).sum(1) for a, p in enumerate(kernels)], 1)
+        q = np.stack([(p * (REWARD[a] + discount * value)).sum(1) for a, p in enumerate(kernels)], 1)
         value = (pi * q).sum(1) * np.array([1, 1, 0, 0])
     return float(initial @ value)
 

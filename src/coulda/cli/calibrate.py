@@ -56,6 +56,8 @@ class Calibrate:
     """The number of simulated episodes, for each t. Four times as many find what is half as large."""
     draws: int = 63
     """The number of scenarios drawn for each episode."""
+    discount: float = 1.0
+    """The discount of the returns that are ranked; 1 is none."""
     seed: int = 0
     """The seed of everything that is drawn: the same seed gives the same numbers."""
     out: Path | None = None
@@ -66,7 +68,7 @@ class Calibrate:
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
             check_place(self.out)
-        recipe = CalibrationRecipe(self.model, self.policy, self.scenarios, self.steps, self.episodes, self.draws)
+        recipe = self._recipe()
         with bar("choosing where scenarios come from", None):
             why = recipe.choice.why
         total = self.episodes * max(len(self.steps), 1)
@@ -83,6 +85,10 @@ class Calibrate:
             self._write(self.out, found)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
 
+    def _recipe(self) -> CalibrationRecipe:
+        sizes = self.episodes, self.draws, self.discount
+        return CalibrationRecipe(self.model, self.policy, self.scenarios, self.steps, *sizes)
+
     def _write(self, out: Path, found: Calibration) -> None:
         picture = draw_calibration(found)
         replace_json(out / "calibration.json", found.plain())
@@ -90,7 +96,7 @@ class Calibrate:
         # By the last part of their paths, which differ between machines.
         names = {"model": self.model, "scenarios": self.scenarios}
         config = {key: Path(value).name for key, value in names.items()}
-        config |= {"steps": list(self.steps), "episodes": self.episodes, "draws": self.draws}
+        config |= {"steps": list(self.steps), "episodes": self.episodes, "draws": self.draws, "discount": self.discount}
         figure = Figure("Ranks and coverage", CAPTION, picture)
         facts = provenance({"calibrate": self.seed}, config)
         title = f"Whether to believe the scenarios of {found.source}"

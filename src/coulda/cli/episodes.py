@@ -21,7 +21,8 @@ class Info:
     """Say what is in a log."""
 
     log: LogPath
-    """A folder of ours or of Minari, a .parquet or .csv table, or the .npz of an MDPDataset."""
+    """A folder of ours or of Minari; a .parquet or .csv table, or a folder or a pattern of them ('logs/*.csv'); or the
+    .npz of an MDPDataset."""
     columns: Columns = field(default_factory=Columns)
     """The names of a table's columns."""
 
@@ -46,6 +47,7 @@ class Validate:
     def run(self) -> None:
         """Raises what is wrong, or says that all is well."""
         log = read_any(self.log, self.columns)
+        print(told(self.log, log))
         steps = sum(batch.num_steps for batch in _batches(log, "checking"))
         print(f"{self.log}: {len(log)} episodes, {steps} steps, all valid")
 
@@ -69,7 +71,21 @@ class Convert:
         if self.fit_behavior:
             log = fit_behavior(log.read() if isinstance(log, StoredLog) else log)
         write_any(self.to, log)
+        print(told(self.log, log))
         print(f"{self.to}: {len(log)} episodes, {log.num_steps} steps")
+
+
+def told(path: Path, log: EpisodeLog | StoredLog) -> str:
+    """What was understood of a log, in one line: the first thing to look at."""
+    known = "" if isinstance(log, StoredLog) else f"; {_probabilities(log)}"
+    return f"{path.name}: {len(log):,} episodes, {log.num_steps:,} steps; {log.schema.sentence}{known}"
+
+
+def _probabilities(log: EpisodeLog) -> str:
+    share = 1 - float(np.isnan(log.log_prob).mean())
+    if share in (0, 1):
+        return f"{'' if share else 'no '}probabilities of actions"
+    return f"probabilities of actions at {share:.1%} of the steps only, so that no weights can be made"
 
 
 def summary(log: EpisodeLog | StoredLog) -> dict[str, str]:
@@ -92,6 +108,7 @@ def summary(log: EpisodeLog | StoredLog) -> dict[str, str]:
         "observations": str(log.schema.observation_space),
         "last observation": log.schema.last_observation,
         "actions": str(log.schema.action_space),
+        **({"understood": log.schema.sentence} if log.schema.notes or log.schema.action_names else {}),
         "behavior probabilities": "unknown" if known == 0 else f"{log.schema.behavior}, at {share:.1%} of the steps",
     }
 

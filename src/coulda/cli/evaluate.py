@@ -10,9 +10,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.episodes import told as understood
 from coulda.cli.executors import ExecutorName, open_executor
 from coulda.episodes import Columns
-from coulda.evaluation import Comparison, Precision
+from coulda.evaluation import Comparison, Precision, Returns
 from coulda.evaluation.drawing import draw_errors, draw_estimates
 from coulda.executors import Executor
 from coulda.hindsight import Prior
@@ -52,6 +53,8 @@ class Evaluate:
     """The number of scenarios per episode."""
     environment: str | None = None
     """Where policies may be run, for the truth."""
+    discount: float = 1.0
+    """The discount γ of the return Σ γ^t r_t, in (0, 1]; 1 is none."""
     level: float = 0.95
     """The level of the intervals."""
     seed: int = 0
@@ -79,12 +82,13 @@ class Evaluate:
         recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
         total = None if self.model is None else len(recipe.episodes)
-        told: tuple[str, ...] = ()
+        told: tuple[str, ...] = (understood(self.log, recipe.episodes),)
+        console.print(*told, highlight=False, soft_wrap=True, markup=False)
         if recipe.on_scenarios is not None:
             with bar("choosing where scenarios come from", None):
-                told = (f"Scenarios: {recipe.on_scenarios.choice.why}.",)
+                told = (*told, f"Scenarios: {recipe.on_scenarios.choice.why}.")
                 _ = recipe.against  # before the work: a wrong name should cost nothing
-            console.print(*told, highlight=False, soft_wrap=True, markup=False)
+            console.print(told[-1], highlight=False, soft_wrap=True, markup=False)
         with self._open(recipe) as executor, bar(f"evaluating on {len(recipe.episodes):,} episodes", total) as advance:
             comparison = recipe.compare(key, executor, advance)
         console.print(table(comparison))
@@ -110,6 +114,7 @@ class Evaluate:
             self.steps,
             self.environment,
             Precision(self.level, scenarios=self.num_scenarios),
+            Returns(self.discount),
             self.columns,
         )
 
@@ -126,7 +131,7 @@ class Evaluate:
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         first = next(iter(recipe.episodes.batches(self.explored)))
         source, policies = found.choice.source, recipe.named_policies
-        return explore(key, found.model, first, policies, source, threshold=self.threshold)
+        return explore(key, found.model, first, policies, source, threshold=self.threshold, returns=recipe.returns)
 
     def _write(self, out: Path, comparison: Comparison, explorer: Explorer | None, told: tuple[str, ...]) -> None:
         replace_json(out / "table.json", comparison.plain())
@@ -137,7 +142,7 @@ class Evaluate:
         # By the last part of their paths, which differ between machines.
         names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "environment": self.environment}
         config = {key: Path(value).name for key, value in names.items() if value is not None}
-        config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios}
+        config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios, "discount": self.discount}
         title = f"What {' and '.join(comparison.estimates)} would have been worth"
         facts = provenance({"evaluate": self.seed}, config)
         save_report(out, Report(title, (*summarize(found), *told), found, explorer, provenance=facts))
@@ -148,7 +153,9 @@ COMMANDS = Evaluate
 
 def table(comparison: Comparison) -> Table:
     """The comparison for the terminal."""
-    shown = Table("policy", "method", "value", "interval", "effective episodes", "verdict", title="expected return")
+    shown = Table(
+        "policy", "method", "value", "interval", "effective episodes", "verdict", title=f"expected {comparison.asked}"
+    )
     for name, estimate in comparison.rows():
         value = estimate.status if estimate.value is None else f"{estimate.value:.4f}"
         limits = estimate.interval

@@ -12,7 +12,7 @@ from tyro.conf import OmitArgPrefixes
 from coulda.cli.executors import Who
 from coulda.cli.presets import PresetName
 from coulda.episodes import collect, read_any
-from coulda.evaluation import Method, OnPolicy, OnScenarios, compare
+from coulda.evaluation import Method, OnPolicy, OnScenarios, Returns, compare
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor
 from coulda.hindsight import Prior
@@ -90,16 +90,17 @@ class Search:
     def _report(self, out: Path, world: World, policies: dict[str, Policy]) -> None:
         """Both policies on the log, or on fresh episodes of the first: the table, and which episodes would flip."""
         key_log, key_table, key_explore = jax.random.split(jax.random.fold_in(jax.random.key(self.recipe.seed), 3), 3)
-        source = world.source(self.recipe.scenarios)
+        source, asked = world.source(self.recipe.scenarios), Returns(self.recipe.discount)
         methods: list[Method] = [OnScenarios(world.model, source)]
         log = self._log(key_log, world, policies["before"])
         if not isinstance(world.environment, Logged):
             methods.append(OnPolicy(world.environment))
         with bar(f"evaluating on {len(log):,} episodes", len(log)) as advance:
-            table = tabulate(compare(key_table, log, policies, methods, advance=advance))
+            table = tabulate(compare(key_table, log, policies, methods, returns=asked, advance=advance))
         explorer = None
         if not isinstance(source, Prior):
-            explorer = explore(key_explore, world.model, next(iter(log.batches(EXPLORED))), policies, source)
+            first = next(iter(log.batches(EXPLORED)))
+            explorer = explore(key_explore, world.model, first, policies, source, returns=asked)
         # By the last part of their paths, which differ between machines.
         config = {name: Path(x).name if isinstance(x, str) else x for name, x in asdict(self.recipe).items()}
         title = f"What was found in {self.recipe.place}"

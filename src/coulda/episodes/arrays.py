@@ -7,8 +7,12 @@ import numpy as np
 from gymnasium import spaces
 
 from coulda.episodes.log import EpisodeLog, Schema, spans
-from coulda.episodes.validation import Source, checked_log
+from coulda.episodes.validation import Source, checked_log, log_of_probability
 from coulda.errors import CouldaError
+
+MOST_CATEGORIES = 2**16
+"""Of a discrete space that is guessed: larger numbers are identifiers or measurements, and tables of so many cells fill
+the memory."""
 
 
 def from_arrays(
@@ -18,26 +22,30 @@ def from_arrays(
     terminals: Any,
     timeouts: Any = None,
     *,
+    probability: Any = None,
     observation_space: gymnasium.Space | None = None,
     action_space: gymnasium.Space | None = None,
     source: Source | None = None,
 ) -> EpisodeLog:
-    """A log of the arrays of an MDPDataset, `[n, ...]` each, one row per step.
+    """A log of the arrays of an MDPDataset, `[n, ...]` each, one row per step; `probability` is of the action taken.
 
     They lack the observation after an episode's last action: the one before it is repeated, and the schema
     says so. Spaces that are not given are those of `guess_space`.
     """
     source = Source() if source is None else source
     observations, actions = np.asarray(observations), np.asarray(actions)
-    rewards, terminals = _flat(rewards), _flat(terminals)
-    timeouts = np.zeros_like(terminals) if timeouts is None else _flat(timeouts)
+    rewards, terminals = _flat(rewards), _flags(terminals, "terminals", source)
+    timeouts = np.zeros_like(terminals) if timeouts is None else _flags(timeouts, "timeouts", source)
     if actions.ndim == 2 and actions.shape[1] == 1 and actions.dtype.kind in "iu":
         actions = actions[:, 0]
     columns = {"observations": observations, "actions": actions, "rewards": rewards}
-    for name, column in (columns | {"terminals": terminals, "timeouts": timeouts}).items():
+    given = {} if probability is None else {"probability": _flat(probability)}
+    for name, column in (columns | {"terminals": terminals, "timeouts": timeouts} | given).items():
         if len(column) != len(rewards):
             source.refuse(f"has {len(column)} rows, but there are {len(rewards)} rewards", field=name)
-    ends = np.flatnonzero((terminals != 0) | (timeouts != 0)) + 1
+    for row in np.flatnonzero(_infinite(observations))[:1]:
+        source.refuse("is infinite; write NaN where it is not known", field=f"observations[{row}]")
+    ends = np.flatnonzero(terminals | timeouts) + 1
     if len(ends) == 0 or ends[-1] != len(rewards):
         source.refuse(
             "the last row is neither terminal nor a timeout; flag the end of the last episode",
@@ -52,8 +60,11 @@ def from_arrays(
         last_observation="repeated",
     )
     rows = repeat_last(ends - starts)
-    terminated = terminals[ends - 1] != 0
-    return checked_log(schema, observations[rows], actions, rewards, ends - starts, terminated, source=source)
+    lengths = ends - starts
+    log_prob = None if probability is None else log_of_probability(_flat(probability), lengths, source)
+    return checked_log(
+        schema, observations[rows], actions, rewards, lengths, terminals[ends - 1], log_prob, source=source
+    )
 
 
 def to_arrays(log: EpisodeLog) -> dict[str, np.ndarray]:
@@ -69,16 +80,17 @@ def to_arrays(log: EpisodeLog) -> dict[str, np.ndarray]:
         "rewards": log.reward,
         "terminals": terminals,
         "timeouts": timeouts,
-    }
+    } | ({"probability": np.exp(log.log_prob.astype(float))} if log.has_probabilities else {})
 
 
-def guess_space(column: np.ndarray) -> gymnasium.Space:
-    """`Discrete(max + 1)` for a column of integers ≥ 0, else an unbounded `Box`.
+def guess_space(column: np.ndarray, categories: bool = True) -> gymnasium.Space:
+    """`Discrete(max + 1)` for a column of integers ≥ 0 if they are not too many, else an unbounded `Box`.
 
     >>> guess_space(np.array([0, 3, 1]))
     Discrete(4)
     """
-    if column.ndim == 1 and column.dtype.kind in "iu" and column.min(initial=0) >= 0:
+    small = column.dtype.kind in "iu" and column.min(initial=0) >= 0 and column.max(initial=0) < MOST_CATEGORIES
+    if column.ndim == 1 and small and categories:
         return spaces.Discrete(int(column.max(initial=0)) + 1)
     integer = column.dtype.kind in "iu"
     low, high = (np.iinfo(np.int32).min, np.iinfo(np.int32).max) if integer else (-np.inf, np.inf)
@@ -94,6 +106,22 @@ def repeat_last(lengths: np.ndarray) -> np.ndarray:
     times = np.ones(int(lengths.sum()), int)
     times[np.cumsum(lengths) - 1] = 2
     return np.repeat(np.arange(len(times)), times)
+
+
+def _flags(column: Any, name: str, source: Source) -> np.ndarray:
+    """Numbers 0 and 1, or booleans."""
+    column = _flat(column)
+    if column.dtype.kind not in "biuf":
+        source.refuse(f"expected 0 or 1, got {column.dtype}", field=name)
+    for row in np.flatnonzero(~np.isin(column, (0, 1)))[:1]:
+        source.refuse(f"is {column[row]}; a flag is 0 or 1", field=f"{name}[{row}]")
+    return np.asarray(column != 0)
+
+
+def _infinite(observations: np.ndarray) -> np.ndarray:
+    if observations.dtype.kind != "f":
+        return np.zeros(len(observations), bool)
+    return np.asarray(np.isinf(observations).reshape(len(observations), -1).any(1))
 
 
 def _flat(column: Any) -> np.ndarray:

@@ -13,8 +13,9 @@ import jax
 import msgspec
 import numpy as np
 
+from coulda.episodes.declared import check_npz
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, sizes_of_batches
-from coulda.episodes.spaces import Spec, space_tree, spec_of
+from coulda.episodes.spaces import Spec, check_leaves, space_tree, spec_of
 from coulda.episodes.validation import LogError, Source, checked_log
 from coulda.errors import CouldaError
 from coulda.storage import Artifact, Kind, read_artifact, write_artifact
@@ -36,6 +37,9 @@ class LogMetadata(msgspec.Struct, forbid_unknown_fields=True):
     behavior: Literal["logged", "fitted"]
     last_observation: Literal["logged", "repeated"]
     shards: dict[str, Shard]
+    observation_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 KIND = Kind("episodes", 1, LogMetadata)
@@ -114,7 +118,8 @@ def write_log(path: Path | str, log: EpisodeLog | StoredLog | Iterable[EpisodeLo
         raise CouldaError(f"nothing to write to {path}: the log has no episodes")
     schema = first.schema
     spaces = spec_of(schema.observation_space), spec_of(schema.action_space)
-    metadata = LogMetadata(*spaces, schema.behavior, schema.last_observation, shards={})
+    told = schema.observation_names, schema.action_names, schema.notes
+    metadata = LogMetadata(*spaces, schema.behavior, schema.last_observation, {}, *told)
 
     def parts() -> Iterator[tuple[str, bytes]]:
         for index, shard in enumerate(itertools.chain([first], batches)):
@@ -131,13 +136,16 @@ def open_log(path: Path | str) -> StoredLog:
     metadata = artifact.metadata
     try:
         spaces = metadata.observation_space.space(), metadata.action_space.space()
-    except (AssertionError, ValueError, TypeError) as error:
+        for space in spaces:
+            check_leaves(space)
+    except (AssertionError, ValueError, TypeError, OverflowError, MemoryError, CouldaError) as error:
         raise LogError(f"its spaces cannot be built: {error}", file=path) from error
     if metadata.shards.keys() != artifact.parts.keys():
         raise LogError(
             f"the manifest counts {sorted(metadata.shards)} and has the parts {sorted(artifact.parts)}", file=path
         )
-    schema = Schema(*spaces, metadata.behavior, metadata.last_observation)
+    told = metadata.observation_names, metadata.action_names, metadata.notes
+    schema = Schema(*spaces, metadata.behavior, metadata.last_observation, *told)
     return StoredLog(Path(path), schema, dict(sorted(metadata.shards.items())), artifact)
 
 
@@ -186,6 +194,7 @@ def _decode(schema: Schema, data: bytes, source: Source) -> EpisodeLog:
 
 def load_arrays(data: bytes, source: Source) -> dict[str, np.ndarray]:
     """The arrays of an npz; nothing is unpickled, and anything that is not plain arrays is refused."""
+    check_npz(data, source)
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}

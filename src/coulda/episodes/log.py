@@ -26,6 +26,24 @@ class Schema:
     """Whether the probabilities come with the log or were fitted to it afterwards."""
     last_observation: Literal["logged", "repeated"] = "logged"
     """Many logs lack the observation after the last action; there the one before it is repeated."""
+    observation_names: tuple[str, ...] = ()
+    """What the categories of a discrete observation are called, or the numbers of a vector; nothing by default."""
+    action_names: tuple[str, ...] = ()
+    """The same of actions."""
+    notes: tuple[str, ...] = ()
+    """What was understood where a table left it open, in sentences for people."""
+
+    @property
+    def sentence(self) -> str:
+        """What a log holds, in one line.
+
+        >>> spaces = gymnasium.spaces
+        >>> Schema(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), observation_names=("bp", "glucose")).sentence
+        '2 actions; 2 columns of observations (bp, glucose)'
+        """
+        done = _called(self.action_space, self.action_names, "actions", "actions")
+        seen = _called(self.observation_space, self.observation_names, "different observations", "observations")
+        return "; ".join([done, seen, *self.notes])
 
 
 @dataclass(frozen=True)
@@ -171,6 +189,17 @@ class EpisodeLog(Sequence[Episode]):
         """The same log with other behavior log-probabilities, `[ΣT_i]`, marked as such."""
         schema = replace(self.schema, behavior=behavior)
         return replace(self, schema=schema, log_prob=np.asarray(log_prob, np.float32))
+
+
+def _called(space: gymnasium.Space, names: tuple[str, ...], categories: str, numbers: str) -> str:
+    """A space for people, with the first of its names."""
+    shown = f" ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})" if names else ""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return f"{int(space.n):,} {categories}{shown}"
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) < 2:
+        count = space.shape[0] if space.shape else 1
+        return f"{count} column{'s' if count > 1 else ''} of {numbers}{shown}"
+    return f"{numbers} in {space}"
 
 
 def unpadded(observation: Any, action: Any, reward: Any, log_prob: Any) -> Episode:

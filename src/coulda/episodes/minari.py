@@ -6,6 +6,7 @@ with the reward of action t, entry 0 from the reset. Distributions over discrete
 """
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from coulda.episodes.declared import check_hdf5, check_regular
 from coulda.episodes.log import EpisodeLog, Schema, unpadded
+from coulda.episodes.spaces import check_leaves
 from coulda.episodes.validation import LogError, Source, from_episodes, log_of_probability, taken_probability
 from coulda.extras import require
 from coulda.pomdp import Episode
@@ -22,7 +25,8 @@ from coulda.pomdp import Episode
 def read_minari(path: Path | str) -> EpisodeLog:
     """A log of the Minari dataset in the folder `path`, as `minari.load_dataset` finds it there."""
     data = Path(path) / "data"
-    schema = _schema(data)
+    schema, total = _schema(data)
+    check_hdf5(data / "main_data.hdf5", total)
     source = Source(data / "main_data.hdf5")
     storage = require("minari.dataset.minari_storage", extra="minari").MinariStorage.read(data)
     episodes, terminated = [], []
@@ -45,27 +49,47 @@ def write_minari(path: Path | str, log: EpisodeLog) -> None:
     path = Path(path)
     minari = require("minari", extra="minari")
     storage_type = require("minari.dataset.minari_storage", extra="minari").MinariStorage
-    path.mkdir(parents=True)
-    # JPEG loses what the policy saw; the Arrow storage is wrong for long episodes.
-    storage = storage_type.new(
-        path / "data", log.schema.observation_space, log.schema.action_space, data_format="hdf5", jpeg_encoding=False
-    )
-    storage.update_metadata({"dataset_id": path.name, "minari_version": minari.__version__})
-    storage.update_episodes(_buffers(log))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside its place and renamed, so that it appears whole or not at all.
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        partial = Path(folder) / path.name
+        partial.mkdir()
+        # JPEG loses what the policy saw; the Arrow storage is wrong for long episodes.
+        storage = storage_type.new(
+            partial / "data",
+            log.schema.observation_space,
+            log.schema.action_space,
+            data_format="hdf5",
+            jpeg_encoding=False,
+        )
+        storage.update_metadata({"dataset_id": path.name, "minari_version": minari.__version__})
+        storage.update_episodes(_buffers(log))
+        partial.rename(path)
 
 
-def _schema(data: Path) -> Schema:
-    """Spaces from the metadata: without them Minari would make the environment that the file names."""
+def _schema(data: Path) -> tuple[Schema, int]:
+    """Spaces from the metadata, without which Minari would make the environment that the file names; and episodes."""
     file = data / "metadata.json"
+    check_regular(file)
     try:
         metadata = json.loads(file.read_text())
-        observation, action = metadata["observation_space"], metadata["action_space"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        observation, action, total = (
+            metadata[name] for name in ("observation_space", "action_space", "total_episodes")
+        )
+    except (RecursionError, OSError, ValueError, KeyError, TypeError) as error:
         raise LogError(f"not the metadata of a Minari dataset with its spaces: {error!r}", file=file) from error
     if (found := metadata.get("data_format")) != "hdf5":
         raise LogError(f"data_format is '{found}'; only hdf5 is read", file=file, field="data_format")
+    if not isinstance(total, int) or isinstance(total, bool):
+        raise LogError(f"is {total!r}, not a number of episodes", file=file, field="total_episodes")
     deserialize = require("minari.serialization", extra="minari").deserialize_space
-    return Schema(deserialize(observation), deserialize(action))
+    try:
+        schema = Schema(deserialize(observation), deserialize(action))
+        check_leaves(schema.observation_space)
+        check_leaves(schema.action_space)
+    except (AssertionError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise LogError(f"its spaces cannot be built: {error!r}", file=file) from error
+    return schema, total
 
 
 def _episode(content: dict[str, Any], index: int, source: Source) -> Episode:

@@ -50,10 +50,9 @@ def leaf(space: gymnasium.Space) -> Leaf:
     (2, dtype('float32'))
     """
     if isinstance(space, spaces.Discrete):
-        low = np.asarray(space.start)
-        return Leaf(low, low + space.n - 1, (), np.dtype(np.int32))
+        return _whole(space, np.asarray(space.start), int(space.n), ())
     if isinstance(space, spaces.MultiDiscrete):
-        return Leaf(space.start, space.start + space.nvec - 1, space.shape, np.dtype(np.int32))
+        return _whole(space, space.start, space.nvec, space.shape)
     if isinstance(space, spaces.MultiBinary):
         ones = np.ones(space.shape, np.int8)
         return Leaf(0 * ones, ones, space.shape, np.dtype(np.int8))
@@ -63,6 +62,21 @@ def leaf(space: gymnasium.Space) -> Leaf:
     raise CouldaError(
         f"a log cannot hold {space}; use Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of them"
     )
+
+
+def _whole(space: gymnasium.Space, low: np.ndarray, count: Any, shape: tuple[int, ...]) -> Leaf:
+    """Of whole numbers, which JAX holds in 32 bits."""
+    limits = np.iinfo(np.int32)
+    high = low.astype(object) + count - 1
+    if np.any(low < limits.min) or np.any(high > limits.max):
+        raise CouldaError(f"{space} has numbers beyond {limits.max:,}, which 32 bits do not hold; number them from 0")
+    return Leaf(low, np.asarray(high, np.int64), shape, np.dtype(np.int32))
+
+
+def check_leaves(space: gymnasium.Space) -> None:
+    """Refuse a space of which a log cannot hold values."""
+    for _, part in named_leaves(space, ""):
+        leaf(part)
 
 
 def named_leaves(space: gymnasium.Space, field: str) -> list[tuple[str, gymnasium.Space]]:

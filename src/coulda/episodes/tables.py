@@ -1,46 +1,27 @@
 """Data frames, Parquet and CSV: one row per step, with a mapping of columns. Needs the extra `tables`."""
 
-from dataclasses import dataclass, replace
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
-from coulda.episodes.arrays import guess_space, repeat_last
+from coulda.episodes.arrays import repeat_last
+from coulda.episodes.cells import Cells, Understood, as_action, as_flags, as_numbers, as_observation
+from coulda.episodes.declared import check_promise, check_regular
 from coulda.episodes.log import EpisodeLog, Schema
-from coulda.episodes.validation import (
-    Source,
-    checked_log,
-    log_of_probability,
-    refuse_probabilities,
-    taken_probability,
-)
+from coulda.episodes.rows import NAMES, Columns, Part, Place, Rows, check_header, ordered
+from coulda.episodes.validation import LogError, Source, checked_log, log_of_probability, taken_probability
 from coulda.errors import CouldaError
 from coulda.extras import require
-from coulda.policies import LoggedPolicy
+from coulda.storage import replace_file
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which column of a table holds what. A name `x` stands for the column x, or for x_0, x_1, … together."""
-
-    episode: str = "episode"
-    """Any label; rows with the same one are an episode."""
-    step: str = "step"
-    """0, 1, 2, … within an episode, in any order of rows."""
-    observation: str = "observation"
-    action: str = "action"
-    reward: str = "reward"
-    probability: str = "probability"
-    """The probability of the action taken; or, as probability_0, probability_1, …, of each. May be absent or empty."""
-    terminated: str = "terminated"
-    """Whether the episode ended with this step. Where there is no such column, every episode came to its end."""
-    truncated: str = "truncated"
-    """Whether the episode was cut off after this step. May be absent."""
 
 
 def from_frame(
@@ -53,70 +34,42 @@ def from_frame(
 ) -> EpisodeLog:
     """A log of a data frame, one row per step.
 
-    The observation after the last action is a row of its own, with action and reward empty. Where no episode
-    has such a row, the observation before it is repeated, and the schema says so. Spaces that are not given
-    are guessed: integers from 0 are `Discrete(max + 1)`, other numbers an unbounded `Box`.
+    The observation after the last action is a row of its own, with action and reward empty. Where no episode has such a
+    row, the observation before it is repeated, and the schema says so. Spaces that are not given are understood from
+    the columns, see `coulda.episodes.cells`; the schema has the names of columns and categories, and notes of what was
+    not plain.
     """
-    columns = Columns() if columns is None else columns
-    rows, source = _ordered(frame, columns, Source(file))
-    counts, is_last, keep = _steps_of(rows, columns, source)
-    lengths = counts - is_last
-    steps = {name: column[keep] for name, column in rows.items()}
-    observation = _values(rows["observation"], columns.observation, counts, source)
-    action = _values(steps["action"], columns.action, lengths, source)
-    action = _integers(action) if is_last.any() else action
-    reward = _values(steps["reward"], columns.reward, lengths, source)
+    place = Place([(file, len(frame))])
+    return _understood(frame, place, Columns() if columns is None else columns, observation_space, action_space)
+
+
+def _understood(
+    frame: Any,
+    place: Place,
+    columns: Columns,
+    observation_space: gymnasium.Space | None = None,
+    action_space: gymnasium.Space | None = None,
+) -> EpisodeLog:
+    parts, rows = ordered(frame, columns, place)
+    lengths, is_last, keep = steps_of(parts, columns, rows)
+    steps = {name: part.taken(keep) for name, part in parts.items()}
+    alone = {name: list(parts[name].frame.columns) == list(getattr(columns, name)[:1]) for name in NAMES[:2]}
+    context = _context(parts.get("context"), rows)
+    seen = as_observation([*parts["observation"].cells, *context], alone["observation"] and not context)
+    done = actions_of(steps["action"], columns, bool(is_last.any()), alone["action"])
+    reward = as_numbers(steps["reward"].cells[0], steps["reward"].refuse(columns.reward))
+    terminated, ends = _terminated(steps, columns, lengths, rows)
     schema = Schema(
-        guess_space(observation) if observation_space is None else observation_space,
-        guess_space(action) if action_space is None else action_space,
+        observation_space or seen.space,
+        action_space or done.space,
         last_observation="logged" if is_last.any() else "repeated",
+        observation_names=_fitting(seen, observation_space),
+        action_names=_fitting(done, action_space),
+        notes=(*seen.notes, *done.notes, ends),
     )
-    return checked_log(
-        schema,
-        observation if is_last.any() else observation[repeat_last(lengths)],
-        action,
-        reward,
-        lengths,
-        _terminated(steps, columns, lengths, source),
-        _log_prob(steps, action, lengths, source),
-        source,
-    )
-
-
-def policy_in_frame(
-    frame: "pd.DataFrame", name: str, columns: Columns | None = None, *, file: str | Path = "data frame"
-) -> LoggedPolicy:
-    """The policy whose probabilities somebody else put into a column of the log's own table.
-
-    The column `name` is the probability (of continuous actions the density) of the action taken; name_0, name_1, …
-    are those of each action. A row that only holds the last observation has them for every action, or none.
-    """
-    columns = replace(Columns() if columns is None else columns, probability=name)
-    rows, source = _ordered(frame, columns, Source(file))
-    if "probability" not in rows:
-        source.refuse(f"no such column; the table has {list(frame.columns)}", field=name)
-    counts, is_last, keep = _steps_of(rows, columns, source)
-    lengths, part = counts - is_last, rows["probability"]
-    found = np.stack([part[column].to_numpy(dtype=float, na_value=np.nan) for column in part.columns], 1)
-    steps = {"action": rows["action"][keep], "probability": found[keep]}
-    refuse_probabilities(steps["probability"], name, lengths, source)
-    if found.shape[1] == 1:
-        return LoggedPolicy(_logarithm(found[keep][:, 0]))
-    action = _integers(_values(steps["action"], columns.action, lengths, source))
-    taken = taken_probability(steps["probability"], action, lengths, source)
-    whole = np.full((int((lengths + 1).sum()), found.shape[1]), np.nan)
-    last = np.cumsum(lengths + 1) - 1
-    whole[np.delete(np.arange(len(whole)), last)] = found[keep]
-    whole[last[is_last]] = found[~keep]
-    return LoggedPolicy(_logarithm(taken), whole.astype(np.float32))
-
-
-def policy_in_table(path: Path | str, name: str, columns: Columns | None = None) -> LoggedPolicy:
-    """The policy in a column of a `.parquet` or `.csv` file; see `policy_in_frame`."""
-    path = Path(path)
-    if path.suffix not in (".parquet", ".csv"):
-        raise CouldaError(f"column:{name} is a column of a table, .parquet or .csv; the log is {path.name}")
-    return policy_in_frame(_read_frame(path), name, columns, file=path)
+    observation = seen.values if is_last.any() else seen.values[repeat_last(lengths)]
+    log_prob = _log_prob(steps, done.values, lengths, rows)
+    return checked_log(schema, observation, done.values, reward, lengths, terminated, log_prob, rows)
 
 
 def to_frame(log: EpisodeLog) -> "pd.DataFrame":
@@ -135,8 +88,8 @@ def to_frame(log: EpisodeLog) -> "pd.DataFrame":
     ends[np.cumsum(log.lengths) - 1] = True
     terminated = np.repeat(log.terminated, log.lengths)
     data = {"episode": np.repeat(np.arange(len(log)), counts), "step": step}
-    data |= _split("observation", log.observation)
-    per_step = _split("action", log.action) | {
+    data |= _split("observation", log.observation, log.schema.observation_names)
+    per_step = _split("action", log.action, log.schema.action_names) | {
         "reward": log.reward,
         "probability": np.exp(log.log_prob.astype(float)),
         "terminated": ends & terminated,
@@ -150,167 +103,160 @@ def to_frame(log: EpisodeLog) -> "pd.DataFrame":
     return frame
 
 
-def read_table(path: Path | str, columns: Columns | None = None, **spaces: Any) -> EpisodeLog:
-    """A log of a `.parquet` or `.csv` file; see `from_frame`."""
-    return from_frame(_read_frame(Path(path)), columns, file=path, **spaces)
+def read_table(path: Path | str | Sequence[Path], columns: Columns | None = None, **spaces: Any) -> EpisodeLog:
+    """A log of a `.parquet` or `.csv` file, or of several, each with whole episodes of its own; see `from_frame`."""
+    return _understood(*read_frame(path), columns=Columns() if columns is None else columns, **spaces)
 
 
-def _read_frame(path: Path) -> "pd.DataFrame":
+def read_frame(path: Path | str | Sequence[Path]) -> tuple[Any, Place]:
+    """The data frame of one file or of several, and where its rows are from."""
     pandas = require("pandas", extra="tables")
-    try:
-        if path.suffix == ".parquet":
-            return pandas.read_parquet(path, dtype_backend="numpy_nullable")
-        return pandas.read_csv(path, dtype_backend="numpy_nullable")
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        Source(path).refuse(f"cannot be read as a {path.suffix[1:]} table: {error}")
+    paths = [Path(path)] if isinstance(path, str | Path) else list(path)
+    frames = [_read(one) for one in paths]
+    for one, frame in zip(paths, frames, strict=True):
+        if list(frame.columns) != list(frames[0].columns):
+            raise LogError(f"has the columns {list(frame.columns)}, {paths[0]} has {list(frames[0].columns)}", file=one)
+    whole = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
+    return whole, Place([(one, len(frame)) for one, frame in zip(paths, frames, strict=True)])
 
 
 def write_table(path: Path | str, log: EpisodeLog) -> None:
-    """Write `to_frame(log)` as `.parquet` or `.csv`."""
-    path, frame = Path(path), to_frame(log)
+    """Write `to_frame(log)` as `.parquet` or `.csv`; it appears whole, or not at all."""
+    path, frame, file = Path(path), to_frame(log), io.BytesIO()
     if path.suffix == ".parquet":
-        frame.to_parquet(path, index=False)
+        frame.to_parquet(file, index=False)
     else:
-        frame.to_csv(path, index=False)
+        frame.to_csv(file, index=False)
+    replace_file(path, file.getvalue())
 
 
-def _ordered(frame: Any, columns: Columns, source: Source) -> tuple[dict[str, Any], Source]:
-    """The mapped columns with rows ordered by episode and step, episodes as 0, 1, …, and their labels' source."""
-    pandas = require("pandas", extra="tables")
-    optional = {"probability", "terminated", "truncated"}
-    found = {name: _resolve(frame, getattr(columns, name)) for name in Columns.__dataclass_fields__}
-    for name, names in found.items():
-        if not names and name not in optional:
-            expected, have = getattr(columns, name), list(frame.columns)
-            source.refuse(f"no such column; the table has {have}. Map it with Columns({name}=…)", field=expected)
-    if len(frame) == 0:
-        source.refuse("the table has no rows")
-    parts = {name: frame[names] for name, names in found.items() if names}
-    codes, labels = pandas.factorize(parts["episode"].iloc[:, 0])
-    if (codes < 0).any():
-        source.refuse(f"row {int((codes < 0).argmax())} has no episode", field=columns.episode)
-    source = Source(source.file, labels)
-    step = _step_numbers(parts["step"].iloc[:, 0], codes, columns, source)
-    order = np.lexsort((step, codes))
-    codes, step = codes[order], step[order]
-    counts = np.bincount(codes)
-    expected = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
-    if (step != expected).any():
-        row = int((step != expected).argmax())
-        what = "is there twice" if step[row] < expected[row] else f"is missing; the next one is {step[row]}"
-        at = step[row] if step[row] < expected[row] else expected[row]
-        source.refuse(f"step {at} {what}", int(codes[row]), int(at), columns.step)
-    rows = {name: part.iloc[order] for name, part in parts.items() if name not in ("episode", "step")}
-    return rows | {"episode": codes}, source
+def _read(path: Path) -> Any:
+    """The data frame of one file, whose columns all have names of their own."""
+    pandas, source = require("pandas", extra="tables"), Source(path)
+    check_regular(path)
+    try:
+        if path.suffix == ".parquet":
+            about = require("pyarrow.parquet", extra="tables").ParquetFile(path)
+            check_promise(8 * about.metadata.num_rows * about.metadata.num_columns, path.stat().st_size, source)
+            check_header(about.schema_arrow.names, source)
+            return pandas.read_parquet(path, dtype_backend="numpy_nullable")
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if "\0" in line:
+                    source.refuse(f"line {number} has a null byte; the file is damaged, or no text")
+            file.seek(0)
+            check_header(next(csv.reader(file), []), source)
+        return pandas.read_csv(path, dtype_backend="numpy_nullable")
+    except LogError:
+        raise
+    except (OSError, ValueError, KeyError, NotImplementedError, csv.Error) as error:
+        source.refuse(f"cannot be read as a {path.suffix[1:]} table: {error}")
 
 
-def _resolve(frame: Any, name: str) -> list[str]:
-    """The column `name`, or name_0, name_1, … in order."""
-    if name in frame.columns:
-        return [name]
-    numbered = []
-    while f"{name}_{len(numbered)}" in frame.columns:
-        numbered.append(f"{name}_{len(numbered)}")
-    return numbered
-
-
-def _step_numbers(step: Any, codes: np.ndarray, columns: Columns, source: Source) -> np.ndarray:
-    pandas = require("pandas", extra="tables")
-    numbers = pandas.to_numeric(step, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-    bad = ~(numbers == np.floor(numbers)) | (numbers < 0)
-    if bad.any():
-        row = int(bad.argmax())
-        source.refuse(f"{step.iloc[row]} is not a step number 0, 1, 2, …", int(codes[row]), field=columns.step)
-    return numbers.astype(int)
-
-
-def _steps_of(rows: dict[str, Any], columns: Columns, source: Source) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows per episode, whether its last only holds the last observation, and which rows are steps."""
-    counts = np.bincount(rows["episode"])
-    is_last = _closing_rows(rows, counts, columns, source)
-    keep = np.ones(len(rows["episode"]), bool)
+def steps_of(parts: dict[str, Part], columns: Columns, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps of each episode, whether its last row only holds the last observation, and which rows are steps."""
+    counts = np.bincount(rows.episode)
+    is_last = _closing_rows(parts, counts, columns, rows)
+    keep = np.ones(len(rows.episode), bool)
     keep[np.cumsum(counts)[is_last] - 1] = False
-    return counts, is_last, keep
+    return counts - is_last, is_last, keep
 
 
-def _closing_rows(rows: dict[str, Any], counts: np.ndarray, columns: Columns, source: Source) -> np.ndarray:
+def actions_of(part: Part, columns: Columns, closing: bool, alone: bool) -> Understood:
+    """Actions of the steps; `closing` is whether rows were left out that hold an observation alone."""
+    return as_action(_actions(part, closing), alone, part.refuse(columns.action[0]))
+
+
+def _closing_rows(parts: dict[str, Part], counts: np.ndarray, columns: Columns, rows: Rows) -> np.ndarray:
     """For each episode, whether its last row only holds the last observation."""
     last = np.cumsum(counts) - 1
-    no_action, no_reward = (rows[name].isna().to_numpy().all(1)[last] for name in ("action", "reward"))
+    no_action, no_reward = (parts[name].frame.isna().to_numpy().all(1)[last] for name in ("action", "reward"))
     empty = no_action & no_reward
     if empty.any() and not empty.all():
         episode = int((~empty).argmax())
-        source.refuse(
-            "has no row for the observation after its last action, but other episodes do",
-            episode,
-            int(counts[episode]),
-            columns.observation,
-        )
+        problem = "has no row for the observation after its last action, but other episodes do"
+        rows.refuse(problem, episode, int(counts[episode]), columns.observation[0])
     for episode in np.flatnonzero(counts - empty < 1)[:1]:
-        source.refuse("the episode has no steps; drop it", int(episode))
+        rows.refuse("the episode has no steps; drop it", int(episode))
     return empty
 
 
-def _values(part: Any, field: str, lengths: np.ndarray, source: Source) -> np.ndarray:
-    """One column as `[n]`, or several as `[n, k]`; none may be missing."""
-    missing = part.isna().to_numpy().any(1)
-    if missing.any():
-        row = int(missing.argmax())
-        episode = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
-        source.refuse("is missing", episode, row - int(lengths[:episode].sum()), field)
-    arrays = [part[name].infer_objects().to_numpy() for name in part.columns]
-    arrays = [np.stack(list(x)) if x.dtype == object and isinstance(x[0], list | np.ndarray) else x for x in arrays]
-    for array in arrays:
-        if array.dtype.kind not in "biuf":
-            source.refuse(f"'{array[0]}' is not a number", field=field)
-    return arrays[0] if len(arrays) == 1 else np.stack(arrays, 1)
+def _context(part: Part | None, rows: Rows) -> list[Cells]:
+    """Columns that are the same in all rows of an episode, of which some may be empty."""
+    found = []
+    for one in [] if part is None else part.cells:
+        assert part is not None
+        values, missing = one.values, one.missing
+        first = np.full(rows.episode.max() + 1, -1)
+        known = np.flatnonzero(~missing)[::-1]
+        first[rows.episode[known]] = known
+        source = first[rows.episode]
+        for row in np.flatnonzero(~missing & (values != values[source]))[:1]:
+            text = "changes within the episode; it is no context, name it with the observation"
+            part.refuse(one.name)(int(row), text)
+        found.append(replace(one, values=np.where(source < 0, values, values[source]), missing=source < 0))
+    return found
 
 
-def _integers(values: np.ndarray) -> np.ndarray:
-    """Undo what empty places do to a column of integers: they turn it into floats."""
-    whole = values.dtype.kind == "f" and (np.isfinite(values) & (values == np.round(values))).all()
-    return values.astype(np.int64) if whole else values
+def _actions(part: Part, closing: bool) -> list[Cells]:
+    """Cells of actions; of a column of floats that has them only because closing rows are empty, the integers."""
+    found = part.cells
+    plain = closing and all(part.frame[one.name].dtype == np.float64 for one in found)
+    whole = lambda one: one.kind == "number" and np.array_equal(one.values, np.round(one.values))
+    if plain and all(whole(one) for one in found):
+        found = [replace(one, kind="integer", values=one.values.astype(np.int64)) for one in found]
+    return found
 
 
-def _logarithm(probability: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(probability).astype(np.float32)
+def _fitting(found: Understood, space: gymnasium.Space | None) -> tuple[str, ...]:
+    """The names, where a space that is given has room for them."""
+    count = len(found.names)
+    prefix = found.names[0].removesuffix("_0") if found.names else ""
+    if not hasattr(found.space, "n") and found.names == tuple(f"{prefix}_{i}" for i in range(count)):
+        return ()  # x_0, x_1, … are numbers, and no names
+    fits = space is None or getattr(space, "n", None) == count or space.shape == (count,)
+    return found.names if fits else ()
 
 
-def _log_prob(steps: dict[str, Any], action: np.ndarray, lengths: np.ndarray, source: Source) -> Any:
-    if "probability" not in steps or steps["probability"].isna().to_numpy().all():
+def _log_prob(steps: dict[str, Part], action: np.ndarray, lengths: np.ndarray, rows: Rows) -> Any:
+    if "probability" not in steps or steps["probability"].frame.isna().to_numpy().all():
         return None
     part = steps["probability"]
-    values = np.stack([part[name].to_numpy(dtype=float, na_value=np.nan) for name in part.columns], 1)
-    taken = values[:, 0] if values.shape[1] == 1 else taken_probability(values, action, lengths, source)
-    return log_of_probability(taken, lengths, source)
+    for one in part.cells:
+        if one.kind == "text":
+            part.refuse(one.name)(0, f"'{one.labels[int(one.values[0])]}' is not a probability")
+    values = np.concatenate([one.numbers[0] for one in part.cells], 1).astype(float)
+    taken = values[:, 0] if values.shape[1] == 1 else taken_probability(values, action, lengths, rows)
+    return log_of_probability(taken, lengths, rows)
 
 
-def _terminated(steps: dict[str, Any], columns: Columns, lengths: np.ndarray, source: Source) -> np.ndarray:
-    """Whether each episode came to its own end. Without flags all did; one kind of flag tells the other."""
+def _terminated(steps: dict[str, Part], columns: Columns, lengths: np.ndarray, rows: Rows) -> tuple[np.ndarray, str]:
+    """Whether each episode came to its own end, and how that is known. One kind of flag tells the other."""
     flags = {
-        name: _values(steps[name], getattr(columns, name), lengths, source) != 0
+        name: as_flags(steps[name].cells[0], steps[name].refuse(getattr(columns, name)))
         for name in ("terminated", "truncated")
         if name in steps
     }
     if not flags:
-        return np.ones(len(lengths), bool)
+        return np.ones(len(lengths), bool), "ends: by length, as no column flags them; every episode came to its end"
+    told = f"ends: by {' and '.join(getattr(columns, name) for name in flags)}"
     ends, last = np.logical_or.reduce(list(flags.values())), np.cumsum(lengths) - 1
     early = ends.copy()
     early[last] = False
     for row in np.flatnonzero(early)[:1]:
         episode = int(np.searchsorted(last, row))
         step = int(row - lengths[:episode].sum())
-        source.refuse("is set, but the episode goes on", episode, step, columns.terminated)
+        rows.refuse("is set, but the episode goes on", episode, step, columns.terminated)
     if len(flags) == 1:
-        return ends[last] if "terminated" in flags else ~ends[last]
+        return (ends[last] if "terminated" in flags else ~ends[last]), told
     for episode in np.flatnonzero(~ends[last])[:1]:
         text = "the last step is neither terminated nor truncated; flag how the episode ended"
-        source.refuse(text, int(episode), int(lengths[episode]) - 1, columns.terminated)
-    return flags["terminated"][last]
+        rows.refuse(text, int(episode), int(lengths[episode]) - 1, columns.terminated)
+    return flags["terminated"][last], told
 
 
-def _split(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+def _split(name: str, values: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
+    """A column of a discrete field, with its labels where it has some; or one per number of a vector."""
     if values.ndim == 1:
-        return {name: values}
+        return {name: np.asarray(names, object)[values] if names else values}
     return {f"{name}_{i}": values[:, i] for i in range(values.shape[1])}

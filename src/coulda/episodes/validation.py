@@ -19,11 +19,19 @@ class LogError(CouldaError):
     """A log was refused; the message says where, what was found, and the fix."""
 
     def __init__(
-        self, problem: str, *, file: Any, episode: Any = None, step: int | None = None, field: str | None = None
+        self,
+        problem: str,
+        *,
+        file: Any,
+        row: int | None = None,
+        episode: Any = None,
+        step: int | None = None,
+        field: str | None = None,
     ):
-        self.file, self.episode, self.step, self.field = str(file), episode, step, field
+        self.file, self.row, self.episode, self.step, self.field = str(file), row, episode, step, field
         places = [
             self.file,
+            None if row is None else f"row {row}",
             None if episode is None else f"episode {episode}",
             None if step is None else f"step {step}",
             None if field is None else f"field '{field}'",
@@ -135,6 +143,11 @@ def log_of_probability(probability: Any, lengths: Any, source: Source) -> np.nda
     _refuse_first(
         probability <= 0, np.asarray(lengths), lambda i: f"is {probability[i]}; {text}", "probability", source
     )
+    text = "so little that no weight can be made of it; leave it missing where it is not known"
+    least = float(np.finfo(np.float32).tiny)
+    _refuse_first(
+        probability < least, np.asarray(lengths), lambda i: f"is {probability[i]}, {text}", "probability", source
+    )
     return np.log(probability).astype(np.float32)
 
 
@@ -178,13 +191,19 @@ def _check_values(field: str, part: Any, array: np.ndarray, lengths: np.ndarray,
     outside = np.asarray((array < part.low) | (array > part.high)).any(rest)
     bounds = f"{_show(part.low)} … {_show(part.high)}"
     _refuse_first(outside, lengths, lambda i: f"{_show(array[i])} is outside {bounds}", field, source)
-    return np.ascontiguousarray(array, part.dtype)
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(array, part.dtype)
+    if found.dtype.kind == "f":
+        lost = np.isinf(found) & np.isfinite(array) if array.dtype.kind == "f" else found.astype(float) != array
+        text = f"is not held by {found.dtype}; subtract an offset, or divide it"
+        _refuse_first(np.asarray(lost).any(rest), lengths, lambda i: f"{_show(array[i])} {text}", field, source)
+    return found
 
 
 def _check_probabilities(log: EpisodeLog, source: Source) -> None:
     discrete = isinstance(log.schema.action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
-    # A density may be larger than 1; a float32 logarithm of 1 may be 1e-7 above 0.
-    bad = np.isneginf(log.log_prob) | ((log.log_prob > 1e-6) & discrete)
+    # A density may be larger than 1; a float32 logarithm of 1 may be one rounding above 0.
+    bad = np.isneginf(log.log_prob) | ((log.log_prob > 2e-7) & discrete)
     text = "the behavior probability of an action that was taken is in (0, 1]"
     _refuse_first(bad, log.lengths, lambda i: f"log-probability {log.log_prob[i]}; {text}", "probability", source)
 

@@ -1,7 +1,7 @@
 """`compare`: one table of all estimators for all policies, with paired differences and the episodes that flip."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from coulda.evaluation.intervals import Precision, student
 from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
+from coulda.evaluation.returns import Returns
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
 from coulda.policies import answering_hosts
@@ -47,6 +48,8 @@ class Comparison:
     """G of each logged episode, `[N]`."""
     truth: dict[str, float]
     """E[G] of each policy, where it is known."""
+    asked: Returns = field(default_factory=Returns)
+    """What is asked of returns."""
 
     def error(self, policy: str, method: str) -> float | None:
         """|estimate - truth| / |truth|, the paper's relative error; None where one is not known or the truth is 0."""
@@ -81,6 +84,7 @@ class Comparison:
                 name: {method: plain(e) | {"relative error": self.error(name, method)} for method, e in methods.items()}
                 for name, methods in self.estimates.items()
             },
+            "asked": asdict(self.asked),
             "truth": self.truth,
             "logged": {"episodes": len(self.logged_returns), "mean": float(self.logged_returns.mean())},
         }
@@ -100,6 +104,7 @@ def compare(
     methods: Sequence[Method] | None = None,
     *,
     precision: Precision | None = None,
+    returns: Returns | None = None,
     truth: Mapping[str, float] | None = None,
     executor: Executor | None = None,
     advance: Advance | None = None,
@@ -115,15 +120,16 @@ def compare(
         policies: by name.
         methods: such as `[*model_free(log), OnScenarios(model, Exact(model))]`; those that need no model by default.
         precision: the level and the kind of the intervals, and the scenarios per episode.
+        returns: what is asked of them, such as `Returns(discount=0.99)`; undiscounted by default.
         truth: E[G] of each policy, where it is known; where it is not, what `OnPolicy` finds.
         executor: who runs policies on scenarios, batch by batch of the log. Its work is `OnScenarios.work` of the same
-            log, policies and precision, and is refused where it is not.
+            log, policies, precision and returns, and is refused where it is not.
         advance: told how many episodes more are done, where scenarios are drawn for them, which takes long.
     """
     methods = model_free(log) if methods is None else list(methods)
     check_table(log, policies, methods)
     run = Run(precision or Precision(), executor, advance or Run().advance)
-    reading = reading_for(methods, log, policies)
+    reading = reading_for(methods, log, policies, returns)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for method in methods:
         for name, found in method.rows(key, reading, run).items():
@@ -131,7 +137,7 @@ def compare(
     estimates = {name: told_apart(rows) for name, rows in estimates.items()}
     known = {name: rows["on-policy"].value for name, rows in estimates.items() if "on-policy" in rows}
     known = {name: value for name, value in known.items() if value is not None}
-    return Comparison(estimates, reading.returns, known | dict(truth or {}))
+    return Comparison(estimates, reading.returns, known | dict(truth or {}), reading.asked)
 
 
 def check_table(log: Log, policies: Mapping[str, Policy], methods: Sequence[Method]) -> None:
@@ -171,6 +177,7 @@ def evaluate(
     scenarios: ScenarioSource | str = "auto",
     *,
     precision: Precision | None = None,
+    returns: Returns | None = None,
     advance: Advance | None = None,
 ) -> Estimate:
     """The expected return of `policy` in `model`, on scenarios drawn for each logged episode: one row of the table.
@@ -183,13 +190,15 @@ def evaluate(
         scenarios: the source, such as `hindsight.given(steps=50)`, or its name; `choose`n for the model by default.
             `Prior(model)` is MB-PE.
         precision: the level and the kind of the interval, and the scenarios per episode.
+        returns: what is asked of them; undiscounted by default.
         advance: told how many episodes more are done.
     """
     method = OnScenarios(model, scenarios)
     check_table(log, {"policy": policy}, [method])
     run = Run(precision or Precision(), advance=advance or Run().advance)
     source, why = method.choice
-    rows = evaluate_sources(key, model, [source], reading_for([], log, {"policy": policy}), run)["policy"]
+    reading = reading_for([], log, {"policy": policy}, returns)
+    rows = evaluate_sources(key, model, [source], reading, run)["policy"]
     found = next(iter(rows.values()))
     return replace(found, details=found.details | {"scenarios from": why})
 

@@ -1,6 +1,7 @@
 """Doubly robust estimates: fitted values, corrected by importance-weighted temporal differences.
 
-DR (Jiang & Li, 2016) and its weighted form WDR (Thomas & Brunskill, 2016), with δ_t = r_t + V(h_{t+1}) - Q(o_t, a_t):
+DR (Jiang & Li, 2016) and its weighted form WDR (Thomas & Brunskill, 2016), with temporal differences
+δ_t = γ^t (r_t + γ V(h_{t+1}) - Q(o_t, a_t)):
 
     DR  = mean_i [ V(h_1^i) + Σ_t ρ_t^i δ_t^i ]
     WDR = mean_i V(h_1^i) + Σ_t (Σ_i ρ_t^i δ_t^i / Σ_i ρ_t^i)
@@ -85,7 +86,7 @@ class DoublyRobust(SinglePolicyMethod):
 
 
 def statistics(weighted: Weighted, q: np.ndarray, v: np.ndarray, weighted_form: bool) -> Ratios:
-    """The estimator as means over episodes, from Q `[N, T]` and V `[N, T + 1]`, both zero after the end."""
+    """The estimator as means over episodes, from γ^t Q `[N, T]` and γ^t V `[N, T + 1]`, both zero after the end."""
     delta = weighted.reward + v[:, 1:] - q
     if not weighted_form:
         return Ratios.mean_of(v[:, 0] + (weighted.cumulative * delta).sum(1))

@@ -27,7 +27,9 @@ def draw_estimates(comparison: Comparison, path: Path | str) -> None:
         if name in comparison.truth:
             axis.axvline(comparison.truth[name], color="black", linestyle=":", label="truth")
             axis.legend(loc="best")
-        axis.set(title=name, xlabel="expected return", yticks=range(len(methods)), yticklabels=list(methods))
+        axis.set(
+            title=name, xlabel=f"expected {comparison.asked}", yticks=range(len(methods)), yticklabels=list(methods)
+        )
     axes[0][0].invert_yaxis()
     replace_file(Path(path), as_png(figure))
 

@@ -19,13 +19,14 @@ MOST_NUMBERS = 2**26
 """Of all counterfactual rows that are in memory at once."""
 
 
-def exact_returns(model: FinitePOMDP, policy: Policy, log: Log) -> np.ndarray:
+def exact_returns(model: FinitePOMDP, policy: Policy, log: Log, discount: float = 1.0) -> np.ndarray:
     """E[G | h] of `policy` on the noise of each logged episode, `[N]`; its own action noise is drawn afresh.
 
     Args:
         model: whose states are seen, and whose transitions are choices by Gumbel-max or inverse CDF.
         policy: one without memory.
         log: of the model's observations, the one after each last action included.
+        discount: γ.
     """
     numbers, tables = state_numbers(model), observed_tables(model)
     decisions = decisions_of(policy, numbers, model.num_states)
@@ -33,7 +34,7 @@ def exact_returns(model: FinitePOMDP, policy: Policy, log: Log) -> np.ndarray:
     found, first = [], 0
     for batch in log.batches(size):
         steps, rows = logged_batch(tables, numbers, batch.padded(model.horizon), first)
-        found.append(np.asarray(run(eqx.Partial(_value, tables, rows, decisions), (steps,)), float))
+        found.append(np.asarray(run(eqx.Partial(_value, tables, rows, decisions, discount), (steps,)), float))
         first += len(batch)
     return np.concatenate(found)
 
@@ -46,9 +47,9 @@ def check_exact(model: object, policy: Policy) -> None:
         raise CouldaError(f"exact CF-PE needs a policy without memory; {type(policy).__name__} remembers. Sample it.")
 
 
-def _value(tables: ObservedTables, rows: Array, decisions: Array, steps: LoggedSteps) -> Array:
+def _value(tables: ObservedTables, rows: Array, decisions: Array, discount: float, steps: LoggedSteps) -> Array:
     def step(value: Array, row: Array) -> tuple[Array, None]:
-        worth = tables.expect(rows[row], value)
+        worth = tables.expect(rows[row], discount * value)
         return jnp.einsum("sa,asc->sc", decisions, worth), None
 
     start = jnp.zeros((decisions.shape[0], 1), tables.probabilities.dtype)

@@ -1,9 +1,9 @@
 """Fitted Q evaluation (Le et al., 2019) over logged steps of discrete actions, step t of at most T.
 
-    Q_t(o, a) = r(o, a) + E[c_t V_{t+1}(h') | o, a],   V_t(h) = Σ_a π(a | h) Q_t(o, a),   V_T = 0,
+    Q_t(o, a) = r(o, a) + γ E[c_t V_{t+1}(h') | o, a],   V_t(h) = Σ_a π(a | h) Q_t(o, a),   V_T = 0,
 
-with c_t whether the episode goes on. The rewards r and the expectations are regressions over logged steps; V_0(o_1) is
-the value over T steps. Ends are three things, and the log itself tells which:
+with γ the discount and c_t whether the episode goes on. The rewards r and the expectations are regressions over logged
+steps; V_0(o_1) is the value over T steps. Ends are three things, and the log itself tells which:
 
 - **The horizon.** What follows step T - 1, the last that any episode has, counts for nothing. So that step tells of
   rewards, and not of how episodes go on, whatever flags it has.
@@ -65,15 +65,25 @@ class Steps(eqx.Module):
     """π(a | h_t), `[N, T + 1, A]`."""
     timed: bool = eqx.field(static=True)
     """Whether ends depend on time."""
+    discount: float = eqx.field(static=True)
+    """γ."""
 
 
 class Values(eqx.Module):
-    """Q and V with the right number of steps to go at every logged step."""
+    """Q and V with the right number of steps to go at every logged step, as they count in the return: by γ^t."""
 
     q: Array
-    """Q_t(o_t, a_t), `[N, T]`, t from 0."""
+    """γ^t Q_t(o_t, a_t), `[N, T]`, t from 0."""
     v: Array
-    """V_t(h_t), `[N, T + 1]`; zero at T."""
+    """γ^t V_t(h_t), `[N, T + 1]`; zero at T."""
+
+    @staticmethod
+    def of(q: Array, v: Array, discount: float) -> "Values":
+        """Of Q_t(o_t, a_t) and V_t(h_t), `[N, T]` each."""
+        if discount != 1:
+            worth = np.asarray(discount ** np.arange(q.shape[1]), np.float32)[None]
+            q, v = q * worth, v * worth
+        return Values(q, jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
 
 
 def seen_by(regression: QFunction) -> Features:
@@ -113,7 +123,7 @@ def _steps(reading: Reading, regression: QFunction, probabilities: np.ndarray) -
     timed = ends_depend_on_time(reading, reading.features[_seen_name(regression)], continues, known)
     columns = reading.action, reading.reward.astype(np.float32), reading.live, continues, known
     inputs = reading.features[_seen_name(regression)]
-    return Steps(*map(jnp.asarray, (inputs, *columns, probabilities)), timed=timed)
+    return Steps(*map(jnp.asarray, (inputs, *columns, probabilities)), timed=timed, discount=reading.asked.discount)
 
 
 def _ends(reading: Reading) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +172,7 @@ def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
 
     With cells c = (o, a),
 
-    Q_t(c) = r̄(c) + Σ_c' M(c, c') Q_{t+1}(c'),
+    Q_t(c) = r̄(c) + γ Σ_c' M(c, c') Q_{t+1}(c'),
 
     M being the mean of π(a' | h') over those of the steps in c that lead on to o', and zero for the others.
     """
@@ -175,7 +185,7 @@ def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
     pairs = cells * table.num_observations + steps.inputs[:, 1:]
     onward = share[..., None] * steps.policy[:, 1:]
     matrix = jax.ops.segment_sum(onward.reshape(-1, num_actions), pairs.ravel(), size * table.num_observations)
-    matrix = matrix.reshape(size, size)
+    matrix = steps.discount * matrix.reshape(size, size)
     reward = _rewards(table, steps, weight).reshape(-1)
 
     def step(q: Array, _: None) -> tuple[Array, Array]:
@@ -186,7 +196,7 @@ def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
     times = jnp.arange(len(tables))[None]
     q_all = tables.reshape(len(tables), table.num_observations, num_actions)[times, steps.inputs[:, :-1]]
     v = jnp.sum(steps.policy[:, :-1] * q_all, axis=-1)
-    return Values(tables[times, cells], jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
+    return Values.of(tables[times, cells], v, steps.discount)
 
 
 def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Values:
@@ -217,7 +227,9 @@ def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Value
 
     def iterate(parameters: Any, following: Array, t: Array) -> tuple[Any, Array, tuple[Array, Array]]:
         prepared = prepare(t) if shared is None else shared
-        parameters = regression.fit(prepared, at(t, jnp.where(steps.continues, following, 0.0)), parameters)
+        parameters = regression.fit(
+            prepared, at(t, jnp.where(steps.continues, steps.discount * following, 0.0)), parameters
+        )
         return parameters, *worth(reward + regression.predict(parameters, steps.inputs), t)
 
     following, last = worth(reward, jnp.int32(horizon - 1))
@@ -234,7 +246,7 @@ def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Value
         found = [tuple(jnp.moveaxis(x, 0, 1) for x in earlier), one, last]
     columns = [[x if x.ndim == 2 else x[:, None] for x in pair] for pair in found]
     q, v = (jnp.concatenate(parts, 1) for parts in zip(*columns, strict=True))
-    return Values(q, jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
+    return Values.of(q, v, steps.discount)
 
 
 def _rewards(regression: QFunction, steps: Steps, weight: Array) -> Any:
@@ -245,7 +257,7 @@ def _rewards(regression: QFunction, steps: Steps, weight: Array) -> Any:
 
 
 def cross_fitted(key: Array, regression: QFunction, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """Q(o_t, a_t) `[N, T]` and V(h_t) `[N, T + 1]` of each episode, fitted to the other folds; zero after the end."""
+    """γ^t Q `[N, T]` and γ^t V `[N, T + 1]` of each episode, fitted to the other folds; zero after the end."""
     n = len(steps.reward)
     fold = np.asarray(jax.random.permutation(key, n)) % min(FOLDS, n)
     live = np.asarray(steps.live)
@@ -272,7 +284,7 @@ def chosen_regression(reading: Reading) -> QFunction:
 
 def _prediction_error(reading: Reading, regression: QFunction) -> float:
     """Mean squared error of the returns to go of held-out episodes."""
-    to_go = np.flip(np.cumsum(np.flip(reading.reward, 1), 1), 1)
+    to_go = np.flip(np.cumsum(np.flip(reading.paid, 1), 1), 1)
     steps = logged_steps(reading, regression, _num_actions(reading))
     q, _ = cross_fitted(jax.random.key(0), regression, steps)
     return float(((q - to_go)[reading.live] ** 2).mean())
@@ -339,7 +351,7 @@ def fit_checks(
     itself = log_itself_diagnostic(q[:, 0], reading, interval)
     if isinstance(regression, TableQ):
         return itself + past_matters(key_markov, regression, steps)
-    errors = np.where(reading.live, reading.reward + v[:, 1:] - q, 0.0)
+    errors = np.where(reading.live, reading.paid + v[:, 1:] - q, 0.0)
     return itself + residual_diagnostic(generator(key_markov), np.asarray(steps.inputs), reading, errors)
 
 

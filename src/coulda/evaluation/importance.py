@@ -1,13 +1,13 @@
 """Importance sampling: reweigh logged returns by π/μ. Needs no model, and the behavior's probabilities.
 
-With ρ_t = Π_{s ≤ t} π(a_s | h_s) / μ(a_s | h_s) and ρ = ρ_T (Precup et al., 2000; Thomas, 2015):
+With G = Σ_t γ^t r_t, ρ_t = Π_{s ≤ t} π(a_s | h_s) / μ(a_s | h_s) and ρ = ρ_T (Precup et al., 2000; Thomas, 2015):
 
 | kind                    | name  | θ                                               |
 |-------------------------|-------|-------------------------------------------------|
 | "ordinary"              | IS    | mean_i ρ^i G^i                                  |
 | "weighted"              | WIS   | Σ_i ρ^i G^i / Σ_i ρ^i                           |
-| "per_decision"          | PDIS  | mean_i Σ_t ρ_t^i r_t^i                          |
-| "weighted_per_decision" | WPDIS | Σ_t (Σ_i ρ_t^i r_t^i / Σ_i ρ_t^i)               |
+| "per_decision"          | PDIS  | mean_i Σ_t ρ_t^i γ^t r_t^i                      |
+| "weighted_per_decision" | WPDIS | Σ_t γ^t (Σ_i ρ_t^i r_t^i / Σ_i ρ_t^i)           |
 | "capped"                | CIS   | mean_i min(ρ^i, c) G^i, c = √N (Ionides, 2008)  |
 
 An episode that ends early keeps its last ρ and is paid nothing more.
@@ -119,11 +119,18 @@ def missing_probabilities(name: str, reading: Reading) -> Estimate:
     return unsupported(
         name,
         "no probabilities",
-        "The log lacks the probabilities with which the behavior policy acted. Log them, fit them with "
-        "fit_behavior(log) (the estimate is then marked), or use a model-based or counterfactual estimate, which "
-        "needs none.",
+        f"The log lacks the probabilities with which the behavior policy acted{_where(reading)}. Log them, fit them "
+        "with fit_behavior(log) or `coulda episodes convert --fit-behavior` (the estimate is then marked), or use a "
+        "model-based or counterfactual estimate, which needs none.",
         len(reading),
     )
+
+
+def _where(reading: Reading) -> str:
+    """At which steps they are missing, where it is not at all of them."""
+    missing = int(np.isnan(reading.log_prob).sum())
+    steps = int(reading.lengths.sum())
+    return "" if missing == steps else f" at {missing:,} of {steps:,} steps"
 
 
 def no_support(name: str, reading: Reading) -> Estimate:

@@ -15,6 +15,7 @@ from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision
 from coulda.evaluation.reading import Features, Log, Reading, read
+from coulda.evaluation.returns import Returns
 from coulda.executors import Executor
 from coulda.policies import LoggedPolicy
 from coulda.pomdp import POMDP, Policy
@@ -84,10 +85,17 @@ class SinglePolicyMethod(Method):
     def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
         """The estimate of one policy. Consumes `key`."""
 
-    def estimate(self, key: Array, policy: Policy, log: Log, precision: Precision | None = None) -> Estimate:
+    def estimate(
+        self,
+        key: Array,
+        policy: Policy,
+        log: Log,
+        precision: Precision | None = None,
+        returns: Returns | None = None,
+    ) -> Estimate:
         """The estimate of one policy from a log: the table's row without the table."""
         policy.check_spaces(log.schema.observation_space, log.schema.action_space)
-        reading = reading_for([self], log, {"policy": policy})
+        reading = reading_for([self], log, {"policy": policy}, returns)
         return self.rows(key, reading, Run(precision or Precision()))["policy"][0]
 
 
@@ -109,7 +117,9 @@ def key_for(key: Array, use: Use) -> Array:
     return jax.random.split(key, len(USES))[USES.index(use)]
 
 
-def reading_for(methods: list[Method], log: Log, policies: Mapping[str, Policy]) -> Reading:
+def reading_for(
+    methods: list[Method], log: Log, policies: Mapping[str, Policy], returns: Returns | None = None
+) -> Reading:
     """One pass over the log for what all of the methods need."""
     features = [found for method in methods if (found := method.features(log)) is not None]
-    return read(log, policies, features, walk=any(method.walks for method in methods))
+    return read(log, policies, features, walk=any(method.walks for method in methods), returns=returns)

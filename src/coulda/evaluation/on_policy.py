@@ -13,6 +13,7 @@ from coulda.evaluation.estimate import Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.reading import Reading, generator
+from coulda.evaluation.returns import Returns
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.pomdp.episode import FINE
 
@@ -36,30 +37,35 @@ class OnPolicy(Method):
         """Run every policy, all on the same scenarios. Consumes `key`."""
         own = key_for(key, "environment")
         return {
-            name: [on_policy(own, self.environment, policy, self.episodes, run.precision)]
+            name: [on_policy(own, self.environment, policy, self.episodes, run.precision, reading.asked)]
             for name, policy in reading.policies.items()
         }
 
 
 def on_policy(
-    key: Array, environment: POMDP, policy: Policy, episodes: int, precision: Precision | None = None
+    key: Array,
+    environment: POMDP,
+    policy: Policy,
+    episodes: int,
+    precision: Precision | None = None,
+    returns: Returns | None = None,
 ) -> Estimate:
     """The expected return of `policy`, by running it in `environment`; no log is needed. Consumes `key`."""
     if episodes < 1:
         raise CouldaError(f"episodes is {episodes}; run at least 1")
-    returns, flaws = (np.asarray(x) for x in _run(environment, policy, jax.random.split(key, episodes)))
+    asked, keys = returns or Returns(), jax.random.split(key, episodes)
+    found, flaws = (np.asarray(x) for x in _run(environment, policy, asked.discount, keys))
     for episode in np.flatnonzero(flaws != FINE)[:1]:
         return flawed("on-policy", int(flaws[episode]), f"episode {episode} in the environment", episodes)
-    returns = returns.astype(float)
-    ratios = Ratios.mean_of(returns)
-    found = (precision or Precision()).of_returns(generator(key), ratios)
-    return Estimate("on-policy", ratios.value, found, returns, float(episodes))
+    ratios = Ratios.mean_of(found.astype(float))
+    interval = (precision or Precision()).of_returns(generator(key), ratios)
+    return Estimate("on-policy", ratios.value, interval, ratios.terms, float(episodes))
 
 
 @eqx.filter_jit
-def _run(environment: POMDP, policy: Policy, keys: Array) -> tuple[Array, Array]:
+def _run(environment: POMDP, policy: Policy, discount: float, keys: Array) -> tuple[Array, Array]:
     def one(key: Array) -> tuple[Array, Array]:
         trajectory = rollout(environment, policy, environment.scenario_prior.sample(key))
-        return trajectory.episode_return, trajectory.first_flaw
+        return trajectory.episode.discounted_return(discount), trajectory.first_flaw
 
     return batched(one, keys)

@@ -38,6 +38,7 @@ from coulda.evaluation.model_checks import (
     support_diagnostic,
 )
 from coulda.evaluation.reading import Log, Reading, batch_sizes, generator, padded_batch, padded_batches, run, to_numpy
+from coulda.evaluation.returns import Returns
 from coulda.evaluation.self_checks import simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
@@ -146,18 +147,22 @@ class OnScenarios(Method):
         name = f"CF-PE({self.model.horizon + 1})"
         if name not in methods:
             return {}
-        ratios = Ratios.mean_of(exact_returns(self.model, reading.policies[policy], reading.log))
+        actor, discount = reading.policies[policy], reading.asked.discount
+        ratios = Ratios.mean_of(exact_returns(self.model, actor, reading.log, discount))
         interval = precision.of_returns(generator(key), ratios)
         return {name: replace(methods[name], value=ratios.value, interval=interval, terms=ratios.terms, details={})}
 
-    def work(self, log: Log, policies: Mapping[str, Policy], precision: Precision) -> Work:
+    def work(
+        self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
+    ) -> Work:
         """What an executor does for this method: batch i is the i-th batch of the log, its parameters the key."""
+        made_of = self.model, self.sources, log, policies, precision.scenarios, (returns or Returns()).discount
         return Work(
             jax.eval_shape(lambda: jax.random.key(0)),
             lambda index: padded_batch(log, self.model.horizon, index),
-            _on_batch(self.model, self.sources, log, policies, precision.scenarios),
+            _on_batch(*made_of),
             jit=False,
-            made_of=_ingredients(self.model, self.sources, log, policies, precision.scenarios),
+            made_of=_ingredients(*made_of),
         )
 
 
@@ -219,13 +224,13 @@ def evaluate_sources(
     """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
-    work was not made of the same model, sources, policies, log and number of scenarios. Where there is nothing but the
-    model's prior, the model is held against the log by simulation.
+    work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
+    nothing but the model's prior, the model is held against the log by simulation.
     """
     key_scenarios, key_interval, key_simulation = jax.random.split(key, 3)
-    log, policies, scenarios = reading.log, reading.policies, run.precision.scenarios
+    policies = reading.policies
     tallies = [Tally({name: [] for name in policies}, {name: [] for name in policies}) for _ in sources]
-    for found, count in _batches(key_scenarios, model, sources, log, policies, scenarios, run):
+    for found, count in _batches(key_scenarios, model, sources, reading, run):
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
         run.advance(count)
@@ -251,18 +256,18 @@ def _batches(
     key: Array,
     model: POMDP,
     sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
+    reading: Reading,
     run: Run,
 ) -> Iterator[tuple[list[OnBatch], int]]:
     """What comes of each batch of the log, and how many of its episodes count."""
+    log = reading.log
+    made_of = model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount
     if run.executor is None:
-        function = _on_batch(model, sources, log, policies, scenarios)
+        function = _on_batch(*made_of)
         for inputs, count in padded_batches(log, model.horizon):
             yield function(key, inputs), count
         return
-    check_made_of(run.executor, _ingredients(model, sources, log, policies, scenarios))
+    check_made_of(run.executor, _ingredients(*made_of))
     run.executor.publish(0, key)
     counts = batch_sizes(log)
     for batch in gather(run.executor, range(len(counts))):
@@ -270,14 +275,25 @@ def _batches(
 
 
 def _ingredients(
-    model: POMDP, sources: Sequence[ScenarioSource], log: Log, policies: Mapping[str, Policy], scenarios: int
+    model: POMDP,
+    sources: Sequence[ScenarioSource],
+    log: Log,
+    policies: Mapping[str, Policy],
+    scenarios: int,
+    discount: float,
 ) -> dict[str, str]:
-    parts = {"model": model, "sources": list(sources), "policies": dict(policies), "scenarios per episode": scenarios}
+    parts = {"model": model, "sources": list(sources), "policies": dict(policies)}
+    parts |= {"scenarios per episode": scenarios, "discount": discount}
     return {name: fingerprint(part) for name, part in parts.items()} | {"log": log.fingerprint}
 
 
 def _on_batch(
-    model: POMDP, sources: Sequence[ScenarioSource], log: Log, policies: Mapping[str, Policy], scenarios: int
+    model: POMDP,
+    sources: Sequence[ScenarioSource],
+    log: Log,
+    policies: Mapping[str, Policy],
+    scenarios: int,
+    discount: float,
 ) -> Callable[[Array, Any], list[OnBatch]]:
     repeated = log.schema.last_observation == "repeated"
 
@@ -285,7 +301,8 @@ def _on_batch(
         # Programs of their own, so that inference is compiled once and not for each set of policies.
         infer = eqx.Partial(_infer, model, source, key, scenarios, repeated)
         drawn, replayed, shifted, malformed, inference = run(infer, inputs)
-        scored = {name: run(eqx.Partial(_returns, model, policy), (drawn,)) for name, policy in policies.items()}
+        score = {name: eqx.Partial(_returns, model, policy, discount) for name, policy in policies.items()}
+        scored = {name: run(function, (drawn,)) for name, function in score.items()}
         returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
         return OnBatch(returns, flaws, replayed, shifted, malformed, inference)
 
@@ -315,12 +332,12 @@ def _infer(
     return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference
 
 
-def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> tuple[Array, Array]:
+def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario) -> tuple[Array, Array]:
     """G on each of the scenarios, and where it is none, `[M]` each."""
 
     def one(scenario: Scenario) -> tuple[Array, Array]:
         trajectory = rollout(model, policy, scenario)
-        return trajectory.episode_return, trajectory.first_flaw
+        return trajectory.episode.discounted_return(discount), trajectory.first_flaw
 
     return jax.vmap(one)(scenarios)
 

@@ -21,6 +21,7 @@ from coulda.episodes.log import padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
 from coulda.evaluation.outside import ask_host, columns_of, is_column, is_host
+from coulda.evaluation.returns import Returns
 from coulda.pomdp import Episode, Policy, batched
 from coulda.pomdp.walk import all_log_probs, log_probs_of, remembers, taken_log_probs
 
@@ -44,7 +45,7 @@ class Weighted:
     log_ratio: np.ndarray
     """log π(a_t | h_t) - log μ(a_t | h_t), `[N, T]`, zero after the end."""
     reward: np.ndarray
-    """`[N, T]`, zero after the end."""
+    """γ^t r_t, `[N, T]`, zero after the end."""
 
     @cached_property
     def log_cumulative(self) -> np.ndarray:
@@ -102,6 +103,8 @@ class Reading:
     """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`; of none that is a column of the actions taken."""
     features: dict[Hashable, np.ndarray]
     """By the name of the features: what a regression sees of each observation, `[N, T + 1, ...]`."""
+    asked: Returns
+    """What is asked of returns."""
 
     def __len__(self) -> int:
         """N."""
@@ -113,9 +116,14 @@ class Reading:
         return np.arange(self.reward.shape[1]) < self.lengths[:, None]
 
     @cached_property
+    def paid(self) -> np.ndarray:
+        """γ^t r_t, `[N, T]`: a reward as it counts in the return."""
+        return self.asked.paid(self.reward)
+
+    @cached_property
     def returns(self) -> np.ndarray:
         """G of each logged episode, `[N]`."""
-        return self.reward.sum(1)
+        return self.paid.sum(1)
 
     @cached_property
     def has_probabilities(self) -> bool:
@@ -130,7 +138,7 @@ class Reading:
     def weighted(self, policy: str) -> Weighted:
         """The policy's ratios to the behavior's, and the rewards, in float64."""
         if policy not in self._weighted:
-            self._weighted[policy] = Weighted(self.taken[policy].astype(float) - self.log_prob, self.reward)
+            self._weighted[policy] = Weighted(self.taken[policy].astype(float) - self.log_prob, self.paid)
         return self._weighted[policy]
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
@@ -148,7 +156,14 @@ class Reading:
         return {}
 
 
-def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] = (), *, walk: bool = True) -> Reading:
+def read(
+    log: Log,
+    policies: Mapping[str, Policy],
+    features: Iterable[Features] = (),
+    *,
+    walk: bool = True,
+    returns: Returns | None = None,
+) -> Reading:
     """One pass over the log.
 
     Args:
@@ -157,6 +172,7 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
         features: what regressions need to see of observations. Where there are any, the probabilities of all actions
             are kept too, which must be discrete then.
         walk: whether the policies are run over the log, each once.
+        returns: what is asked of them.
     """
     chosen = {one.name: one for one in features}
     if chosen and not isinstance(log.schema.action_space, spaces.Discrete):
@@ -198,6 +214,7 @@ def read(log: Log, policies: Mapping[str, Policy], features: Iterable[Features] 
         {name: one for name, (one, _) in said.items()},
         {name: every for name, (_, every) in said.items() if every is not None},
         seen,
+        returns or Returns(),
     )
 
 

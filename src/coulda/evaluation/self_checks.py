@@ -63,7 +63,7 @@ def correction_diagnostic(
     rho = weighted.cumulative
     if not np.isfinite(rho).all() or effective_sample_size(weighted.relative) < FEW:
         return ()
-    corrections = np.where(reading.live, rho * (reading.reward + v[:, 1:] - q), 0.0).sum(1)
+    corrections = np.where(reading.live, rho * (reading.paid + v[:, 1:] - q), 0.0).sum(1)
     sentence = f"Weighted by the behavior's probabilities, its own errors add up to {corrections.mean():.3g}"
     return (_graded_miss("correction", *_mean_and_error(corrections), interval, sentence),)
 

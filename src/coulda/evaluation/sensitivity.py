@@ -37,29 +37,38 @@ class Bounds(NamedTuple):
         return float(self.low.mean()), float(self.high.mean())
 
 
-def coupling_bounds(model: FinitePOMDP, policy: Array, log: Log) -> Bounds:
+def coupling_bounds(model: FinitePOMDP, policy: Array, log: Log, discount: float = 1.0) -> Bounds:
     """Bounds of each episode's counterfactual return over all compatible SCMs.
 
     Args:
         model: whose states are observed: the log's observations are their numbers.
         policy: π(a | s), `[S, A]`; its action noise is drawn afresh.
         log: of the model's observations, the one after the last action included.
+        discount: γ of the return.
     """
     if log.schema.last_observation == "repeated":
         raise CouldaError("the bounds need the observation after each last action, which this log lacks")
     transition, reward, terminal = model.tables()
-    function = eqx.Partial(_bounds, transition, reward, terminal, jnp.asarray(policy, float))
+    function = eqx.Partial(_bounds, transition, reward, terminal, jnp.asarray(policy, float), discount)
     parts = list(over_log(function, log, model.horizon))
     return Bounds(*(np.concatenate(side).astype(float) for side in zip(*parts, strict=True)))
 
 
-def _bounds(transition: Array, reward: Array, terminal: Array, policy: Array, episode: Episode, index: Array):  # noqa: ARG001
+def _bounds(
+    transition: Array,
+    reward: Array,
+    terminal: Array,
+    policy: Array,
+    discount: float,
+    episode: Episode,
+    index: Array,  # noqa: ARG001
+) -> tuple[Array, Array]:
     steps = (episode.observation[:-1], episode.action, episode.observation[1:], episode.live)
 
     def bound(sign: float) -> Array:
         def step(value: Array, logged: tuple[Array, ...]) -> tuple[Array, None]:
             state, action, after, live = logged
-            worth = sign * reward + jnp.where(terminal, 0.0, value)[None, None, :]
+            worth = sign * reward + jnp.where(terminal, 0.0, discount * value)[None, None, :]
             p = jnp.where(live, transition[action, state, after], 1.0)
             best = jax.vmap(jax.vmap(lambda q, w: fill(q / p, w)))(transition, worth)
             # The same state and action lead to the same state again.

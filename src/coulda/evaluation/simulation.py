@@ -102,6 +102,8 @@ class Look(eqx.Module):
     """How many steps of each episode are looked at: all, or up to where the first logged one was cut off."""
     times: Array
     """Steps whose observations are compared, `[3]`: the first, a middle and a late one."""
+    discount: float = eqx.field(static=True)
+    """γ of the return."""
 
     def __call__(self, episode: Episode) -> dict[str, Array]:
         """By quantity: numbers of one episode, `[d]`; NaN where it has none."""
@@ -110,8 +112,9 @@ class Look(eqx.Module):
         total = jnp.sum(jnp.where(live, episode.reward, 0.0))
         seen = jnp.arange(live.shape[0] + 1) < length + int(self.closing)
         observed = jax.vmap(self._features)(episode.observation)
+        paid = eqx.tree_at(lambda e: e.reward, episode, jnp.where(live, episode.reward, 0.0))
         found = {
-            "return": total[None],
+            "return": paid.discounted_return(self.discount)[None],
             "length": length[None].astype(float),
             "end": (length < self.steps)[None].astype(float),
             "reward": (total / length.astype(float))[None],
@@ -180,7 +183,7 @@ def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
     log = _sample(rng, model, reading.log)
     logged = log.padded(model.horizon)
     behavior, doubt = _behavior(log, logged, reading.policies)
-    look = _look(model, log)
+    look = _look(model, log, reading.asked.discount)
     size = min(MOST_EPISODES, SIMULATED * len(log))
     program = eqx.Partial(_simulated, model, behavior, look)
     rounds = [
@@ -202,7 +205,7 @@ def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
     if doubt is not None:
         return Simulation(steps + whole)
     returns = np.concatenate([numbers["return"][:, 0] for numbers, _ in rounds]).astype(float)
-    return Simulation(steps + whole, returns, reading.reward[:, : int(look.steps)].sum(1))
+    return Simulation(steps + whole, returns, reading.paid[:, : int(look.steps)].sum(1))
 
 
 def _sample(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
@@ -218,7 +221,7 @@ def _sample(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
     return replace(sample, schema=replace(sample.schema, observation_space=seen, action_space=done))
 
 
-def _look(model: POMDP, log: EpisodeLog) -> Look:
+def _look(model: POMDP, log: EpisodeLog, discount: float) -> Look:
     """Up to where the first episode was cut off: from there on a simulated one that goes on is no contradiction."""
     cut = log.lengths[~log.terminated]
     steps = min([model.horizon, *cut.tolist()])
@@ -231,6 +234,7 @@ def _look(model: POMDP, log: EpisodeLog) -> Look:
         log.schema.last_observation == "logged",
         jnp.int32(steps),
         jnp.asarray([0, middle, late], jnp.int32),
+        discount,
     )
 
 

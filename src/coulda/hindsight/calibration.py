@@ -27,6 +27,7 @@ from coulda.hindsight.source import FINE, ScenarioSource, fresh
 from coulda.noise import Point, merge
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
+from coulda.pomdp.episode import check_discount
 from coulda.pomdp.observing import no_density
 from coulda.progress import Advance
 
@@ -176,6 +177,7 @@ def calibrate(
     episodes: int = 500,
     draws: int = 63,
     steps: Sequence[int] = (),
+    discount: float = 1.0,
     advance: Advance | None = None,
 ) -> Calibration:
     """Simulate episodes whose noise is known, infer it by `source`, and rank the truth among the draws. Consumes `key`.
@@ -192,13 +194,17 @@ def calibrate(
         episodes: how many. Four times as many find what is half as large.
         draws: of each episode's scenario. More make little difference.
         steps: values of t, each asked for h_t by itself; the source as it is by default.
+        discount: γ of the returns.
         advance: told of episodes as they are done, `episodes` for each of the steps.
     """
+    check_discount(discount)
     behavior = _check(source, model, policies, episodes, draws)
     key_coordinates, key_episodes, key_ties = jax.random.split(key, 3)
     evidence, skipped = _evidence(source, model)
     fields = _inferred(source)
-    asked = _Asked(model, dict(policies), behavior, evidence, fields, _coordinates(key_coordinates, model, fields))
+    asked = _Asked(
+        model, dict(policies), behavior, evidence, fields, _coordinates(key_coordinates, model, fields), discount
+    )
     dice = np.random.default_rng(np.asarray(jax.random.key_data(key_ties)).ravel().tolist())
     found: list[_Ranked] = []
     failed = 0
@@ -223,6 +229,8 @@ class _Asked(eqx.Module):
     """Of the scenario, those that the source infers."""
     coordinates: dict[str, tuple[str, int]] = eqx.field(static=True, converter=lambda found: _Frozen(found))
     """By their names: a field, and the place in it when it is laid out flat."""
+    discount: float = eqx.field(static=True)
+    """γ of the returns."""
 
     @property
     def names(self) -> list[str]:
@@ -234,7 +242,10 @@ class _Asked(eqx.Module):
         """All numbers of one scenario, beside the history h_t that it is to explain."""
         flat = {field: ravel_pytree(_numbers(getattr(scenario, field)))[0] for field, _ in self.coordinates.values()}
         found = [flat[field][place] for field, place in self.coordinates.values()]
-        found += [rollout(self.model, policy, scenario).episode_return for policy in self.policies.values()]
+        found += [
+            rollout(self.model, policy, scenario).episode.discounted_return(self.discount)
+            for policy in self.policies.values()
+        ]
         if self.evidence is not None:
             path = scenario.initial, scenario.transition
             agreement = self.evidence.of_path(*path, seen_in(episode, steps), jnp.zeros((), bool))

@@ -38,6 +38,7 @@ class MCTS(Planner):
             learned value at the leaves; without one, a smaller scale looks further).
         temperature: the temperature of the improved policy; low ones act greedily.
         seed: the seed of the transition noise in the tree.
+        discount: γ of the return.
     """
 
     model: POMDP
@@ -46,6 +47,7 @@ class MCTS(Planner):
     value_scale: float = eqx.field(static=True, default=0.01)
     temperature: float = eqx.field(static=True, default=1.0)
     seed: int = eqx.field(static=True, default=0)
+    discount: float = eqx.field(static=True, default=1.0)
 
     def __check_init__(self):
         require("mctx", extra="mcts")
@@ -103,7 +105,7 @@ class MCTS(Planner):
         reward = jnp.where(live, self.model.reward(state, action, following), 0.0)
         output = mctx.RecurrentFnOutput(
             reward=reward[None],  # pyright: ignore[reportCallIssue]
-            discount=jnp.where(over, 0.0, 1.0)[None],  # pyright: ignore[reportCallIssue]
+            discount=jnp.where(over, 0.0, self.discount)[None],  # pyright: ignore[reportCallIssue]
             prior_logits=self._prior(),  # pyright: ignore[reportCallIssue]
             value=jnp.where(over, 0.0, self.value(following, remaining))[None],  # pyright: ignore[reportCallIssue]
         )

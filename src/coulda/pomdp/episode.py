@@ -6,7 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+
+from coulda.errors import CouldaError
 
 
 class Episode(eqx.Module):
@@ -27,6 +30,13 @@ class Episode(eqx.Module):
     def episode_return(self) -> Array:
         """G = Σ_t r_t, undiscounted."""
         return jnp.sum(self.reward, axis=-1)
+
+    def discounted_return(self, discount: float) -> Array:
+        """G = Σ_t γ^t r_t, t from 0."""
+        if discount == 1:
+            return self.episode_return
+        worth = np.asarray(discount ** np.arange(self.reward.shape[-1]), np.float32)
+        return jnp.einsum("...t,t->...", self.reward, worth)
 
     @property
     def length(self) -> Array:
@@ -61,6 +71,12 @@ class Trajectory(eqx.Module):
         flaws = jnp.stack([*seen, action, ~jnp.isfinite(episode.reward)], axis=1)
         flaws = (flaws & episode.live[:, None]).reshape(-1)
         return jnp.where(flaws.any(), jnp.argmax(flaws), FINE).astype(jnp.int32)
+
+
+def check_discount(discount: float) -> None:
+    """Refuse what is no discount."""
+    if not 0 < discount <= 1:
+        raise CouldaError(f"discount is {discount}; it must lie in (0, 1], such as 0.99, 1 being no discount")
 
 
 FIELDS = ("state", "observation", "action", "reward")

@@ -33,6 +33,8 @@ class CalibrationRecipe:
     """Simulated, for each t."""
     draws: int = 63
     """Of each episode's scenario."""
+    discount: float = 1.0
+    """Of the returns."""
 
     @cached_property
     def world(self) -> POMDP:
@@ -55,5 +57,6 @@ class CalibrationRecipe:
             episodes=self.episodes,
             draws=self.draws,
             steps=self.steps,
+            discount=self.discount,
             advance=advance,
         )

@@ -10,7 +10,7 @@ from jax import Array
 
 from coulda.episodes import Columns, policy_in_table, read_any
 from coulda.errors import CouldaError
-from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, compare, model_free
+from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, Returns, compare, model_free
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
@@ -49,6 +49,8 @@ class EvaluationRecipe:
     """Where policies may be run, for the truth."""
     precision: Precision = field(default_factory=Precision)
     """The intervals, and the scenarios per episode."""
+    returns: Returns = field(default_factory=Returns)
+    """What is asked of them."""
     columns: Columns = field(default_factory=Columns)
     """The columns of a log that is a table."""
 
@@ -127,6 +129,7 @@ class EvaluationRecipe:
             self.named_policies,
             self.methods,
             precision=self.precision,
+            returns=self.returns,
             executor=executor,
             advance=advance,
         )
@@ -144,7 +147,8 @@ def _short(name: str) -> str:
 def work(recipe: Mapping[str, Any]) -> Work:
     """What workers do, from a recipe as JSON has it."""
     precision, columns = Precision(**recipe["precision"]), Columns(**recipe["columns"])
+    returns = Returns(**recipe["returns"])
     named = {"policies": tuple(recipe["policies"]), "steps": tuple(recipe["steps"])}
-    made = EvaluationRecipe(**{**recipe, **named, "precision": precision, "columns": columns})
+    made = EvaluationRecipe(**{**recipe, **named, "precision": precision, "returns": returns, "columns": columns})
     assert made.on_scenarios is not None
-    return made.on_scenarios.work(made.episodes, made.named_policies, made.precision)
+    return made.on_scenarios.work(made.episodes, made.named_policies, made.precision, made.returns)

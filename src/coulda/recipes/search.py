@@ -12,7 +12,7 @@ import optax
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.evaluation import on_policy
+from coulda.evaluation import Returns, on_policy
 from coulda.evaluation.intervals import mean_interval
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.hindsight import ScenarioSource
@@ -69,6 +69,8 @@ class SearchRecipe:
     """Whether the weights have the importance ratio of policy and planner."""
     resampled: int | None = None
     """Take gradients on this many trajectories, drawn by weight; on all by default."""
+    discount: float = 1.0
+    """The discount of the return that is climbed and measured; 1 is none."""
     learning_rate: float = 0.03
     """The learning rate of Adam."""
     seed: int = 0
@@ -118,6 +120,7 @@ class SearchRecipe:
             ReturnWeightedRegression(self.rollouts, self.temperature, self.normalization, self.ratio, self.resampled),
             self.episodes,
             self.refresh,
+            self.discount,
             executor=executor,
         )
 
@@ -128,7 +131,7 @@ class SearchRecipe:
     def _planner(self, world: World) -> Any:
         if self.planner == "policy":
             return None
-        expert = MCTS(world.model) if self.planner == "mcts" else world.expert
+        expert = MCTS(world.model, discount=self.discount) if self.planner == "mcts" else world.expert
         if expert is None:
             raise CouldaError(f"world '{self.place}' has no expert; use --planner policy or --planner mcts.")
         if not hasattr(world.model.action_space, "n"):
@@ -169,14 +172,14 @@ def returns(search: PolicySearch, seed: int, episodes: int) -> Measure:
     """The true return in the environment; of a log, that in the model on scenarios inferred from the log."""
     if isinstance(search.environment, Logged):
         return model_return(search, seed, episodes)
-    return true_return(search.environment, episodes)
+    return true_return(search.environment, episodes, Returns(search.discount))
 
 
-def true_return(environment: POMDP, episodes: int) -> Measure:
+def true_return(environment: POMDP, episodes: int, asked: Returns | None = None) -> Measure:
     """Of the environment itself."""
 
     def measure(key: Array, policy: Policy) -> dict[str, float]:
-        found = on_policy(key, environment, policy, episodes)
+        found = on_policy(key, environment, policy, episodes, returns=asked)
         assert found.value is not None
         assert found.interval is not None
         return {"true_return": found.value, "low": found.interval.low, "high": found.interval.high}
@@ -196,7 +199,7 @@ def model_return(search: PolicySearch, seed: int, episodes: int) -> Measure:
     scenarios = _scenarios(source, repeated, jax.random.split(key_infer, episodes), drawn)
 
     def measure(key: Array, policy: Policy) -> dict[str, float]:  # noqa: ARG001 (the scenarios are drawn)
-        found = mean_interval(np.asarray(_returns(search.model, policy, scenarios)))
+        found = mean_interval(np.asarray(_returns(search.model, policy, search.discount, scenarios)))
         return {"model_return": found.mean, "low": found.low, "high": found.high}
 
     return measure
@@ -209,8 +212,8 @@ def _scenarios(source: ScenarioSource, repeated: bool, keys: Array, episodes: Ep
 
 
 @eqx.filter_jit
-def _returns(model: POMDP, policy: Policy, scenarios: Scenario) -> Array:
-    return batched(lambda u: rollout(model, policy, u).episode_return, scenarios)
+def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario) -> Array:
+    return batched(lambda u: rollout(model, policy, u).episode.discounted_return(discount), scenarios)
 
 
 def collect(places: dict[str, Any], episodes: int, batches: int) -> Work:

@@ -59,6 +59,8 @@ class Table(Contents, frozen=True):
     """Mean return of the log."""
     truth: dict[str, float] = {}
     """E[G] of each policy, where it is known."""
+    of: str = "return"
+    """What the rows estimate the mean of."""
 
 
 class Figure(Contents, frozen=True):

@@ -40,7 +40,7 @@ def explore_changes(
     for what, count in (("explained", len(found)), ("credited", len(found if credited is None else credited))):
         if count != len(episodes):
             raise CouldaError(f"{count} episodes were {what}, and {len(episodes)} given; give the same log")
-    view = view_of(model) if view is None else view
+    view = view_of(model, episodes.schema) if view is None else view
     target = found.question.target if threshold is None else threshold
     chosen = float(episodes.episode_returns.mean()) if target is None else target
     strips = [None] * len(found) if credited is None else credited

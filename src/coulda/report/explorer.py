@@ -16,6 +16,7 @@ from jax import Array
 
 from coulda.episodes import EpisodeLog
 from coulda.errors import CouldaError
+from coulda.evaluation import Returns
 from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
@@ -54,6 +55,7 @@ def explore(
     num_samples: int = 8,
     view: View | None = None,
     threshold: float | None = None,
+    returns: Returns | None = None,
 ) -> Explorer:
     """Each episode's inferred scenario, and every policy on it.
 
@@ -66,21 +68,26 @@ def explore(
         num_samples: draws of p(U | h) an episode, 1 to 63.
         view: how states are shown; see `view_of`.
         threshold: the return from which an episode is won; by default the mean return of these episodes.
+        returns: what is asked of them; where they are discounted, rewards are shown as they count in them.
     """
     if not 1 <= num_samples < len(DIGITS):
         raise CouldaError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios per episode")
     if not policies or not len(episodes):
         raise CouldaError(f"nothing to explore: {len(episodes)} episodes, {len(policies)} policies; give some of both")
-    view = view_of(model) if view is None else view
+    view = view_of(model, episodes.schema) if view is None else view
     repeated = episodes.schema.last_observation == "repeated"
     keys, source = jax.random.split(key, len(episodes)), chosen(model, scenarios).source
     drawn, observed, replayed = _infer(model, source, view, repeated, num_samples, keys, episodes.padded(model.horizon))
     # Programs of their own, so that policies that differ in their numbers only share one.
     played = tuple(_run(model, policy, view, drawn) for policy in policies.values())
     observed, replayed, played = jax.tree.map(np.asarray, (observed, replayed, played))
-    returns = episodes.episode_returns
-    explored = [_episode(i, view, episodes[i], observed[i], _at((replayed, played), i)) for i in range(len(episodes))]
-    won = float(returns.mean()) if threshold is None else threshold
+    paid = (returns or Returns()).paid
+    replayed, *played = (one._replace(reward=paid(one.reward)) for one in (replayed, *played))
+    logged = [paid(np.asarray(episodes[i].reward)) for i in range(len(episodes))]
+    explored = [
+        _episode(i, view, reward, observed[i], _at((replayed, tuple(played)), i)) for i, reward in enumerate(logged)
+    ]
+    won = float(np.mean([reward.sum() for reward in logged])) if threshold is None else threshold
     return Explorer(view.scene, tuple(policies), num_samples, short(won), tuple(explored))
 
 
@@ -113,12 +120,12 @@ def _run(model: POMDP, policy: Actor, view: View, scenarios: Scenario) -> Played
     return batched(one, scenarios, chunk_size=EPISODES_AT_ONCE)
 
 
-def _episode(number: int, view: View, episode: Episode, observed: np.ndarray, found: Any) -> ExploredEpisode:
+def _episode(number: int, view: View, reward: np.ndarray, observed: np.ndarray, found: Any) -> ExploredEpisode:
     """Numbers to contents, of one episode."""
     replayed, played = found
-    length = len(episode.reward)
+    length = len(reward)
     factual = _play(view, replayed)
-    logged = tuple(short(reward) for reward in np.asarray(episode.reward))
+    logged = tuple(map(short, reward))
     return ExploredEpisode(
         number,
         frames_of(view, observed[None, : length + 1], known=True),

@@ -5,17 +5,20 @@ channels, as its scene says. Nothing else in the report knows any model.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 from jax import Array
+from msgspec.structs import replace as replace_struct
 
 from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.environments.sepsis.kernel import NUM_OBSERVED, treatments_by, treatments_of, vitals_of
 from coulda.environments.sokoban import Sokoban, tiles
+from coulda.episodes import Schema
 from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP
 from coulda.report.contents import Channel, GridScene, SeriesScene
 from coulda.report.sprites import SOKOBAN_TILES
@@ -37,8 +40,31 @@ class View:
     """The name of one action."""
 
 
-def view_of(model: POMDP) -> View:
-    """The view of a model that is known here; every other one's states as plain numbers over time."""
+def view_of(model: POMDP, schema: Schema | None = None) -> View:
+    """The view of a model that is known here; every other one's states as plain numbers over time.
+
+    With the schema of a log, actions and channels are called as in it, where they had no names of their own.
+    """
+    view = _view_of(model)
+    return view if schema is None else _called(view, schema)
+
+
+def _called(view: View, schema: Schema) -> View:
+    """The view with the names of a log."""
+    actions, names, scene = schema.action_names, schema.observation_names, view.scene
+    if actions and view.action is _numbers and isinstance(schema.action_space, spaces.Discrete):
+        view = replace(view, action=lambda action: actions[int(action)])
+    if not isinstance(scene, SeriesScene) or not names:
+        return view
+    channels = scene.channels
+    if len(channels) == len(names) and not any(channel.hidden for channel in channels):
+        channels = tuple(replace_struct(one, name=name) for one, name in zip(channels, names, strict=True))
+    elif len(channels) == 1 and len(channels[0].labels) == len(names):
+        channels = (replace_struct(channels[0], labels=names),)
+    return replace(view, scene=SeriesScene(channels))
+
+
+def _view_of(model: POMDP) -> View:
     if isinstance(model, Sokoban):
         return sokoban_view(model)
     if isinstance(model, Sepsis):

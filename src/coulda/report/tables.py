@@ -16,7 +16,9 @@ def tabulate(comparison: Comparison) -> Table:
     """The table of a report."""
     rows = tuple(_row(name, estimate, comparison) for name, estimate in comparison.rows())
     returns = comparison.logged_returns
-    return Table(rows, _verdicts(rows), len(returns), float(returns.mean()), dict(comparison.truth))
+    return Table(
+        rows, _verdicts(rows), len(returns), float(returns.mean()), dict(comparison.truth), str(comparison.asked)
+    )
 
 
 def summarize(table: Table) -> tuple[str, ...]:
@@ -26,7 +28,8 @@ def summarize(table: Table) -> tuple[str, ...]:
         methods = [found.method for found in table.verdicts if found.verdict == verdict]
         parts += [f"{start} {_listed(methods)}"] if methods else []
     headline = "; ".join(parts)
-    logged = f"The log's {table.num_episodes:,} episodes returned {table.logged_mean:.3g} on average."
+    how = table.of.removeprefix("return")  # such as ", discounted by 0.9 a step"
+    logged = f"The log's {table.num_episodes:,} episodes returned {table.logged_mean:.3g} on average{how}."
     return (headline[:1].upper() + headline[1:] + ".", logged, *_answers(table))
 
 

@@ -76,6 +76,7 @@ class ReturnWeightedRegression(eqx.Module):
         policy: Policy,
         planner: Callable[[Array, Scenario], Actor],
         scenarios: Scenario,
+        discount: float = 1.0,
     ) -> tuple[Policy, ReturnWeightedInfo]:
         """The ascent direction of equation 1 at π = π^k, in scenarios `[S, ...]`. Consumes `key`.
 
@@ -85,6 +86,7 @@ class ReturnWeightedRegression(eqx.Module):
             policy: π^k.
             planner: λ for one scenario, a function of its place in the batch and of it.
             scenarios: `[S, ...]`.
+            discount: γ of the return.
         """
         key_actions, key_resample = jax.random.split(key)
         count = jax.tree.leaves(scenarios)[0].shape[0]
@@ -100,22 +102,26 @@ class ReturnWeightedRegression(eqx.Module):
         # All trajectories under one vmap, which conv-LSTMs like better than rollouts within scenarios.
         flat = batched(run, (keys.reshape(-1), numbers))
         trajectories = jax.tree.map(lambda leaf: leaf.reshape(count, self.num_rollouts, *leaf.shape[1:]), flat)
-        return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample))
+        return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample), discount)
 
-    def gradient_on(self, policy: Policy, trajectories: Episode, noise: Array) -> tuple[Policy, ReturnWeightedInfo]:
+    def gradient_on(
+        self, policy: Policy, trajectories: Episode, noise: Array, discount: float = 1.0
+    ) -> tuple[Policy, ReturnWeightedInfo]:
         """The same on given trajectories of λ, `[S, n, ...]`; `noise` is uniform, and used for resampling only."""
         usable = trajectories.live[:, :, 0].any(1)
-        log_weights = self.log_weights(policy, trajectories)
+        log_weights = self.log_weights(policy, trajectories, discount)
         weights = normalize(log_weights, usable, self.normalization)
         chosen, share = self._chosen(noise, trajectories, weights)
         climb = lambda policy, batch: eqx.filter_value_and_grad(weighted_log_likelihood)(policy, *batch)
         log_likelihood, gradient = sum_over_devices(climb, policy, (chosen, share))
-        return gradient, self._info(trajectories.episode_return, log_weights, weights, usable, log_likelihood)
+        return gradient, self._info(
+            trajectories.discounted_return(discount), log_weights, weights, usable, log_likelihood
+        )
 
-    def log_weights(self, policy: Policy, trajectories: Episode) -> Array:
+    def log_weights(self, policy: Policy, trajectories: Episode, discount: float = 1.0) -> Array:
         """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""
-        weigh = jax.vmap(lambda episode: _log_weight(policy, episode, self.temperature, ratio=self.ratio))
-        return batched(weigh, trajectories)
+        weigh = lambda episode: _log_weight(policy, episode, discount, self.temperature, ratio=self.ratio)
+        return batched(jax.vmap(weigh), trajectories)
 
     def _chosen(self, noise: Array, trajectories: Episode, weights: Array) -> tuple[Episode, Array]:
         """The trajectories on which the gradient is taken, `[m, ...]`, and their weights `[m]`."""
@@ -143,9 +149,9 @@ class ReturnWeightedRegression(eqx.Module):
         )
 
 
-def _log_weight(policy: Policy, trajectory: Episode, temperature: Array, *, ratio: bool) -> Array:
+def _log_weight(policy: Policy, trajectory: Episode, discount: float, temperature: Array, *, ratio: bool) -> Array:
     """Log w = G / temperature + Σ_t log π^k(a_t | h_t) - log λ(a_t | s_t, h_t), over live steps of one trajectory."""
-    scaled = trajectory.episode_return / temperature
+    scaled = trajectory.discounted_return(discount) / temperature
     if not ratio:
         return scaled
     log_ratio = taken_log_probs(policy, trajectory) - trajectory.log_prob

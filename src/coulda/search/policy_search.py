@@ -20,6 +20,7 @@ from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
 from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
+from coulda.pomdp.episode import check_discount
 from coulda.search.objective import ReturnWeightedRegression
 from coulda.trainer import descend, first_state, on_all_devices
 
@@ -61,6 +62,7 @@ class Objective(Protocol):
         policy: Policy,
         planner: Callable[[Array, Scenario], Actor],
         scenarios: Scenario,
+        discount: float = 1.0,
     ) -> tuple[Policy, Any]:
         """The ascent direction in scenarios `[S, ...]`, and what a person wants to know of it.
 
@@ -114,6 +116,7 @@ class PolicySearch(eqx.Module):
         objective: `ReturnWeightedRegression(...)`, or `ValueGradient()`.
         num_episodes: N, logged per step; one scenario is inferred from each.
         refresh: μ becomes a copy of π every so many updates ("sometimes").
+        discount: γ of the return that is climbed. A planner that looks ahead, such as `MCTS`, has one of its own.
         learn: trains the source online on privileged pairs (u, h); none by default.
         executor: whose `collection_work` collects the episodes; this process by default.
     """
@@ -126,6 +129,7 @@ class PolicySearch(eqx.Module):
     objective: Objective = eqx.field(default_factory=ReturnWeightedRegression)
     num_episodes: int = eqx.field(static=True, default=16)
     refresh: int = eqx.field(static=True, default=1)
+    discount: float = eqx.field(static=True, default=1.0)
     learn: Learn | None = None
     executor: Executor | None = eqx.field(static=True, default=None)
 
@@ -133,6 +137,7 @@ class PolicySearch(eqx.Module):
         for name in ("num_episodes", "refresh"):
             if getattr(self, name) < 1:
                 raise CouldaError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        check_discount(self.discount)
         for name in ("learn", "executor"):
             if isinstance(self.environment, Logged) and getattr(self, name) is not None:
                 raise CouldaError(
@@ -162,7 +167,7 @@ class PolicySearch(eqx.Module):
         search = replace(self, planner=prepared(self.planner, scenarios))
         state, gradient_norm, info = search.improve(key_improve, state, scenarios)
         staleness = (state.updates - 1) % self.refresh
-        return state, SearchInfo(jnp.mean(episodes.episode_return), staleness, gradient_norm, info)
+        return state, SearchInfo(jnp.mean(episodes.discounted_return(self.discount)), staleness, gradient_norm, info)
 
     def refreshed(self, state: SearchState) -> SearchState:
         """The state with μ ← π^k, if it is time, and a source that knows who acts. Who acted in a log stays."""
@@ -204,7 +209,7 @@ class PolicySearch(eqx.Module):
         """
         policy = state.policy
         planner = lambda number, u: self.planner_for(PlanningProblem(policy, u, number, state.episodes))
-        gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios)
+        gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios, self.discount)
         descent = jax.tree.map(jnp.negative, gradient)
         improved, optimizer_state = descend(self.optimizer, descent, state.optimizer_state, policy)
         count = jax.tree.leaves(scenarios)[0].shape[0]

@@ -35,11 +35,12 @@ class ValueGradient(eqx.Module):
         policy: Policy,
         planner: Callable[[Array, Scenario], Actor],  # noqa: ARG002
         scenarios: Scenario,
+        discount: float = 1.0,
     ) -> tuple[Policy, ValueGradientInfo]:
         """The mean of ∂G/∂θ over scenarios `[S, ...]`."""
 
         def mean_return(policy: Policy) -> Array:
-            returns = jax.vmap(lambda u: rollout(model, policy, u).episode_return)(scenarios)
+            returns = jax.vmap(lambda u: rollout(model, policy, u).episode.discounted_return(discount))(scenarios)
             return jnp.mean(returns)
 
         value, gradient = eqx.filter_value_and_grad(mean_return)(policy)
