@@ -17,8 +17,8 @@ _raised: list[Exception] = []
 def host_call(function: Callable[..., Any], result: Any, *arguments: Any) -> Any:
     """`function(*arguments)` on the host, as a part of a compiled program. It must be pure.
 
-    Under `vmap` there is one call for all elements: `function` is given, and returns, pytrees of NumPy's arrays with one
-    leading axis `[n, ...]`, also where there is a single element.
+    Under `vmap` there is one call for all elements: `function` is given, and returns, pytrees of NumPy's arrays with
+    one leading axis `[n, ...]`, also where there is a single element.
 
     Args:
         function: works on the host.

@@ -122,7 +122,8 @@ class HostSimulator(BlackBoxPOMDP):
 
         def call(inputs: Inputs, ended: np.ndarray) -> tuple[Any, Any, Any]:
             found = self.pool.advance(inputs, ended)
-            return jax.tree.unflatten(jax.tree.structure(seen), found[:leaves]), *found[leaves:]
+            reward, over = found[leaves:]
+            return jax.tree.unflatten(jax.tree.structure(seen), found[:leaves]), reward, over
 
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (seen, before.reward, before.ended))
         inputs = Inputs(before.initial, before.transition, before.action, before.step)
@@ -167,11 +168,10 @@ class Spaces:
     def __init__(self, observation: gymnasium.Space, action: gymnasium.Space):
         self.observation, self.action = observation, action
         for what, space in (("observations", observation), ("actions", action)):
-            sizes = [getattr(leaf, "dtype", np.dtype(object)) for leaf in jax.tree.leaves(space.sample())]
-            if any(dtype == object or dtype.kind in "US" for dtype in sizes) or not _fixed(space):
+            if not _fixed(space):
                 raise CouldaError(
-                    f"{space} is not a space of arrays of fixed shapes, as {what} must be. Wrap the environment, as with "
-                    "gymnasium.wrappers.FlattenObservation or TransformObservation."
+                    f"{space} is not a space of arrays of fixed shapes, as {what} must be. Wrap the environment, as "
+                    "with gymnasium.wrappers.FlattenObservation or TransformObservation."
                 )
         if isinstance(action, gymnasium.spaces.Discrete) and int(action.start):
             raise CouldaError(f"actions are {action}; wrap the environment so that they count from 0")
@@ -185,10 +185,12 @@ def _fixed(space: gymnasium.Space) -> bool:
         return all(_fixed(part) for part in space.spaces.values())
     if isinstance(space, gymnasium.spaces.Tuple):
         return all(_fixed(part) for part in space.spaces)
-    kinds = gymnasium.spaces.Box, gymnasium.spaces.Discrete, gymnasium.spaces.MultiBinary, gymnasium.spaces.MultiDiscrete
-    return isinstance(space, kinds)
+    spaces = gymnasium.spaces
+    return isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete)
 
 
 def _example(space: gymnasium.Space) -> Any:
     """An element of the space as JAX would be given it."""
-    return jax.tree.map(lambda x: np.zeros(np.shape(x), jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)), space.sample())
+    return jax.tree.map(
+        lambda x: np.zeros(np.shape(x), jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)), space.sample()
+    )

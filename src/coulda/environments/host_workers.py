@@ -1,10 +1,11 @@
 """Who runs a user's own environments: worker processes, or this one. Only raw bytes of arrays travel between them.
 
-An environment stands where its last input left it. It is asked for what follows on a whole list of inputs: where that is
-one more than it has had, it takes one step; else it is begun anew, and its actions are repeated. So what is answered
+An environment stands where its last input left it. It is asked for what follows on a whole list of inputs: where that
+is one more than it has had, it takes one step; else it is begun anew, and its actions are repeated. So what is answered
 depends on the inputs alone.
 """
 
+import functools
 import json
 import multiprocessing
 import signal
@@ -84,7 +85,9 @@ class Program(NamedTuple):
         """Of what makes environments, for people."""
         if isinstance(self.make_env, str):
             return self.make_env.rpartition("/")[2]
-        return getattr(self.make_env, "__qualname__", str(self.make_env))
+        if isinstance(self.make_env, functools.partial):
+            return f"{self.make_env.func.__name__}({', '.join(map(repr, self.make_env.args))})"
+        return getattr(self.make_env, "__qualname__", type(self.make_env).__name__)
 
     def check_importable(self) -> None:
         """Refuse what a worker could not find."""
@@ -125,7 +128,7 @@ class Player:
         follows = self._follows(inputs)
         seen = [np.zeros((n, *leaf.shape), leaf.dtype) for leaf in self.seen]
         reward, over = np.zeros(n, np.float32), np.ones(n, bool)
-        for i in np.flatnonzero(~ended):
+        for i in np.flatnonzero(~ended).tolist():
             if self.row is not None:
                 self.row.value = i
             try:
@@ -133,7 +136,7 @@ class Player:
                 self._put(seen, i, observation)
             except Exception as error:
                 self.steps = np.full(n, -1)
-                raise RowError(int(i), traceback.format_exc(), error) from error
+                raise RowError(i, traceback.format_exc(), error) from error
         self.steps = inputs.step.copy()
         return [*seen, reward, over]
 
@@ -163,7 +166,7 @@ class Player:
         if not begun:
             observation = self.program.begin(env, jax.tree.map(lambda leaf: leaf[i], inputs.initial))
         for t in range(steps - 1 if begun else 0, steps):
-            u = jax.tree.map(lambda leaf: leaf[i, t], inputs.transition)
+            u = jax.tree.map(lambda leaf, t=t: leaf[i, t], inputs.transition)
             observation, reward, terminated, truncated, _ = self.program.step(env, self._action(inputs, i, t), u)
         return observation, reward, bool(terminated) or (bool(truncated) and steps < self.program.horizon)
 
@@ -273,8 +276,9 @@ class Pool:
         one = inputs.row(row)
         place = saved(one)
         return SimulatorError(
-            f"{self.program.name} failed at step {one.step} of scenario {row} of a batch of {len(inputs.step)}: {text}\n"
-            f"Its noise and actions are in {place}; simulator.replay({str(place)!r}) runs it alone, in this process.",
+            f"{self.program.name} failed at step {one.step} of scenario {row} of a batch of {len(inputs.step)}: "
+            f"{text}\nIts noise and actions are in {place}; simulator.replay({str(place)!r}) runs it alone, in this "
+            "process.",
             one,
         )
 
@@ -295,7 +299,9 @@ class Pool:
 
 def saved(inputs: Inputs) -> Path:
     """Write the inputs of one environment into a file of its own, for `replay`."""
-    arrays = {f"{name}{i}": leaf for name in Inputs._fields for i, leaf in enumerate(jax.tree.leaves(getattr(inputs, name)))}
+    arrays = {
+        f"{name}{i}": leaf for name in Inputs._fields for i, leaf in enumerate(jax.tree.leaves(getattr(inputs, name)))
+    }
     with tempfile.NamedTemporaryFile(prefix="coulda_scenario_", suffix=".npz", delete=False) as file:
         np.savez(file, **arrays)
     return Path(file.name)
@@ -344,7 +350,9 @@ class _Worker:
                 if time.monotonic() - since > limit:
                     self.process.kill()
                     where = "in your environment" if row >= 0 else "before it began"
-                    text = f"worker {self.index} hung {where}: no answer in {limit:g} s, and was ended. Raise time_limit"
+                    text = (
+                        f"worker {self.index} hung {where}: no answer in {limit:g} s, and was ended. Raise time_limit"
+                    )
                     return "hung", (row if row >= 0 else None, f"{text} where a step may take as long")
             self.begun = True
             status, found = _receive(self.pipe)
@@ -359,9 +367,9 @@ class _Worker:
         self.process.join(timeout=5)
         row = self.row.value
         return row if row >= 0 else None, (
-            f"worker {self.index} died with exit code {self.process.exitcode}. A negative code is a signal: -9 is often "
-            "too little memory, -11 a crash in native code. If it died at once, write your script's own part under "
-            "`if __name__ == '__main__':`, so that workers can import the rest."
+            f"worker {self.index} died with exit code {self.process.exitcode}. A negative code is a signal: -9 is "
+            "often too little memory, -11 a crash in native code. If it died at once, write your script's own part "
+            "under `if __name__ == '__main__':`, so that workers can import the rest."
         )
 
     def close(self) -> None:

@@ -1,23 +1,27 @@
-"""p(U | h) of a taped environment by going through its draws: exact where they take separate values or can be solved for.
+"""p(U | h) of a taped environment by going through its draws, where they take separate values or can be solved for.
 
 A watched draw tells at which values of its number the result changes: all that `integers`, `choice`, `poisson` and the
-like can give, and all that a `random()` was compared with. So the numbers of a step fall into boxes, in each of which the
-same happens; a box is run once, in its middle. What goes on continuously in a box is solved for by Newton's method, such
-as an initial state. Boxes that make what was logged are explanations; those that leave the environment in the same state
-are one from then on. That is a filter over the states the environment may be in, and scenarios are drawn backwards.
+like can give, and all that a `random()` was compared with. So the numbers of a step fall into boxes, in each of which
+the same happens; a box is run once, in its middle. What goes on continuously in a box is solved for by Newton's method,
+such as an initial state. Boxes that make what was logged are explanations; those that leave the environment in the same
+state are one from then on. That is a filter over the states the environment may be in, and scenarios are drawn
+backwards.
 """
 
+import itertools
 import math
 import pickle
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import numpy as np
 from scipy import special
 
 from coulda.environments.host_workers import Program
 from coulda.environments.tape import GRAIN
+from coulda.environments.taping import GENERATOR, taped_reset, taped_step
 from coulda.errors import CouldaError
 
 MOST_RUNS = 20_000
@@ -73,12 +77,14 @@ class Walker:
 
     def make(self, before: list[np.ndarray], row: np.ndarray, actions: Any) -> tuple[Seen, list[set[float]], list[Any]]:
         """What the last row makes after those before; where draws may be cut, and their scales."""
-        from coulda.environments.gym import GENERATOR, taped_reset, taped_step
-
         if not before:
             observation, reward, ended = taped_reset(self.env, row, watch=True), 0.0, False
         else:
-            if self.rows is None or len(self.rows) != len(before) or any(a is not b for a, b in zip(self.rows, before, strict=True)):
+            if (
+                self.rows is None
+                or len(self.rows) != len(before)
+                or any(a is not b for a, b in zip(self.rows, before, strict=True))
+            ):
                 taped_reset(self.env, before[0])
                 for t, old in enumerate(before[1:]):
                     taped_step(self.env, self._action(actions, t), old)
@@ -99,7 +105,9 @@ class Walker:
         """All that the environment remembers, to compare; None where that cannot be told."""
         layers, env = [], self.env
         while True:
-            layers.append({name: value for name, value in vars(env).items() if name not in ("env", "_np_random", "spec")})
+            layers.append(
+                {name: value for name, value in vars(env).items() if name not in ("env", "_np_random", "spec")}
+            )
             if not hasattr(env, "env"):
                 break
             env = env.env  # pyright: ignore[reportAttributeAccessIssue]
@@ -110,74 +118,79 @@ class Walker:
 
 
 def _is_chance(value: Any) -> bool:
-    import gymnasium
-
     return isinstance(value, np.random.Generator | gymnasium.Space)
 
 
 _walkers: dict[int, Walker] = {}
 
 
-def invert_episode(program: Program, *leaves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def invert_episode(program: Program, *leaves: Any) -> tuple[np.ndarray, np.ndarray, Any, Any]:
     """Scenarios that explain one episode, `[count, ...]`; log p(h); and the first step that nothing explains.
 
     Args:
         program: of the taped environment.
-        leaves: observations `[T + 1, ...]`, actions `[T, ...]`, rewards, live, t, fresh noise of the reset and of steps,
-            dice `[count, T + 1]`.
+        leaves: observations `[T + 1, ...]`, actions `[T, ...]`, rewards, live, t, fresh noise of the reset and of
+            steps, dice `[count, T + 1]`.
     """
-    walker = _walkers.setdefault(id(program.make_env), Walker(program))
+    walker = _walkers.get(id(program)) or _walkers.setdefault(id(program), Walker(program))
     seen = len(jax.tree.leaves(program.examples[0]))
     *both, reward, live, steps, first, rest, dice = leaves
     observed, actions = both[:seen], both[seen:]
     length = int(live.sum())
     known = min(int(steps), length + 1)
-    first, rest, unexplained = first.copy(), rest.copy(), np.int32(-1)
+    first, rest, log_evidence = first.copy(), rest.copy(), 0.0
     layers: list[list[State]] = []
     for t in range(known):
-        logged = Seen([leaf[t] for leaf in observed], float(reward[t - 1]) if t else 0.0, t == length)
-        layer = _next(walker, layers[-1] if layers else None, logged, actions, t == length < program.horizon)
+        paid, ended = float(reward[t - 1]) if t else 0.0, t == length < program.horizon
+        logged = Seen([leaf[t] for leaf in observed], paid, ended)
+        layer = _next(walker, layers[-1] if layers else None, logged, actions, t == length)
         if not layer:
             return first, rest, np.float32(-np.inf), np.int32(t)
+        log_evidence += _normalize(layer)
         layers.append(layer)
-    solved = False
     for i in range(len(first)):
-        solved |= _draw(layers, first[i], rest[i], dice[i])
-    total = sum(state.weight for state in layers[-1]) if layers else 1.0
-    evidence = np.nan if solved else _evidence(layers, total)
-    return first, rest, np.float32(evidence), unexplained
+        _draw(layers, first[i], rest[i], dice[i])
+    boxes = [box for layer in layers for state in layer for _, box, _ in state.arrivals]
+    solved = any(low == high for box in boxes for low, high in box)
+    return first, rest, np.float32(np.nan if solved else log_evidence), np.int32(-1)
 
 
-def _evidence(layers: list[list[State]], total: float) -> float:
-    return math.log(total) if layers else 0.0
+def _normalize(layer: list[State]) -> float:
+    """Let the weights of states sum to one; the log of what they summed to."""
+    total = sum(state.weight for state in layer)
+    for state in layer:
+        state.weight /= total
+        state.arrivals = [(number, box, weight / total) for number, box, weight in state.arrivals]
+    return math.log(total)
 
 
-def _next(walker: Walker, before: list[State] | None, logged: Seen, actions: Any, may_be_cut: bool) -> list[State]:
+def _next(walker: Walker, before: list[State] | None, logged: Seen, actions: Any, last: bool) -> list[State]:
     """The states that may follow, with what was logged of them."""
-    found: list[tuple[int, Leaf, list[np.ndarray], bytes | None, float]] = []
+    found: list[tuple[int, list[np.ndarray], Box, bool, float]] = []
     for number, state in enumerate(before or [State([], weight=1.0)]):
         for leaf in _leaves(walker, state.rows, actions):
             explained = _explained(walker, state.rows, leaf, logged, actions)
-            if explained is None:
-                continue
-            box, row, density, seen = explained
-            found.append((number, leaf._replace(box=box, seen=seen), [*state.rows, row], None, state.weight * density))
-    ends = [one for one in found if one[1].seen.ended == logged.ended]
-    # The log may stop before the environment does: then the end says nothing.
-    found = ends if ends or not may_be_cut else [one for one in found if not one[1].seen.ended]
+            if explained is not None:
+                box, row, density, ended = explained
+                found.append((number, [*state.rows, row], box, ended, state.weight * density))
+    if not last:
+        found = [one for one in found if not one[3]]
+    elif logged.ended:
+        # The log may stop before the environment does: where it must have, the end says nothing.
+        found = [one for one in found if one[3]] or found
     states: dict[Any, State] = {}
-    for index, (number, leaf, rows, _, weight) in enumerate(found):
+    for index, (number, rows, box, _, weight) in enumerate(found):
         signature: Any = index
         if len(found) > 1:
             walker.make(rows[:-1], rows[-1], actions)
             signature = walker.state() or index
         state = states.setdefault(signature, State(rows))
-        state.arrivals.append((number, leaf.box, weight))
+        state.arrivals.append((number, box, weight))
         state.weight += weight
     if len(states) > MOST_STATES:
         raise CouldaError(
-            f"after step {len(found[0][2]) - 1} the environment may be in {len(states)} states, and more than {MOST_STATES} "
-            "cannot be followed; infer by another source (Tempered, or one that is trained)"
+            f"after step {len(found[0][1]) - 1} the environment may be in {len(states)} states, and more than "
+            f"{MOST_STATES} cannot be followed; infer by another source (Tempered, or one that is trained)"
         )
     return list(states.values())
 
@@ -194,7 +207,9 @@ def _leaves(walker: Walker, before: list[np.ndarray], actions: Any) -> list[Leaf
         box = waiting.pop()
         runs += 1
         if runs > MOST_RUNS:
-            raise CouldaError(f"a step of {walker.program.name} has more than {MOST_RUNS} outcomes; infer by another source")
+            raise CouldaError(
+                f"a step of {walker.program.name} has more than {MOST_RUNS} outcomes; infer by another source"
+            )
         seen, cuts, scales = walker.make(before, _row(box, size), actions)
         parts = list(box)
         for k, places in enumerate(cuts):
@@ -202,7 +217,7 @@ def _leaves(walker: Walker, before: list[np.ndarray], actions: Any) -> list[Leaf
             inside = sorted(cut for cut in places if low + GRAIN < cut < high - GRAIN)
             if inside:
                 edges = [low, *inside, high]
-                waiting += [(*parts[:k], pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
+                waiting += [(*parts[:k], pair) for pair in itertools.pairwise(edges)]
                 break
             if k >= len(parts):
                 parts.append((low, high))
@@ -214,7 +229,9 @@ def _leaves(walker: Walker, before: list[np.ndarray], actions: Any) -> list[Leaf
     return found
 
 
-def _solved(walker: Walker, before: Any, box: Box, seen: Seen, scales: list[str | None], actions: Any) -> tuple[int, ...]:
+def _solved(
+    walker: Walker, before: Any, box: Box, seen: Seen, scales: list[str | None], actions: Any
+) -> tuple[int, ...]:
     """The numbers within a box with which what is made changes, though nothing was compared with them."""
     size = (walker.program.examples[2] if not before else walker.program.examples[3]).size
     found = []
@@ -231,18 +248,19 @@ def _solved(walker: Walker, before: Any, box: Box, seen: Seen, scales: list[str 
 
 def _explained(
     walker: Walker, before: list[np.ndarray], leaf: Leaf, logged: Seen, actions: Any
-) -> tuple[Box, np.ndarray, float, Seen] | None:
-    """The part of a box that makes what was logged, a row in it, and its weight; None where it does not."""
+) -> tuple[Box, np.ndarray, float, bool] | None:
+    """The part of a box that makes what was logged, a row in it, its weight, and the end; None where it does not."""
     size = (walker.program.examples[2] if not before else walker.program.examples[3]).size
     mass = math.prod(high - low for k, (low, high) in enumerate(leaf.box) if k not in leaf.solved)
     if not leaf.solved:
-        return (leaf.box, _row(leaf.box, size), mass, leaf.seen) if _equal(leaf.seen, logged, SAME) else None
+        same = _equal(leaf.seen, logged, SAME)
+        return (leaf.box, _row(leaf.box, size), mass, leaf.seen.ended) if same else None
     solution = _newton(walker, before, leaf, logged, actions, size)
     if solution is None:
         return None
     numbers, density, seen = solution
     box = tuple((numbers[k], numbers[k]) if k in numbers else part for k, part in enumerate(leaf.box))
-    return box, _row(box, size), mass * density, seen
+    return box, _row(box, size), mass * density, seen.ended
 
 
 def _newton(
@@ -266,8 +284,8 @@ def _newton(
     matrix = slopes(place)
     if np.linalg.matrix_rank(matrix, tol=1e-6 * max(1.0, np.abs(matrix).max())) < len(place):
         raise CouldaError(
-            f"numbers {[k for k in leaf.solved]} of a {'step' if before else 'reset'} of {walker.program.name} are seen "
-            "only together, so that they cannot be solved for; infer by another source"
+            f"numbers {list(leaf.solved)} of a {'step' if before else 'reset'} of {walker.program.name} are seen only "
+            "together, so that they cannot be solved for; infer by another source"
         )
     for _ in range(ITERATIONS):
         made, _, _ = make(place)
@@ -286,7 +304,10 @@ def _newton(
         chosen, seen = snapped, again
     if not _equal(seen, logged, SAME):
         return None
-    widths = [1.0 if s == "uniform" else math.exp(-0.5 * c * c) / math.sqrt(2 * math.pi) for c, s in zip(place, scales, strict=True)]
+    widths = [
+        1.0 if s == "uniform" else math.exp(-0.5 * c * c) / math.sqrt(2 * math.pi)
+        for c, s in zip(place, scales, strict=True)
+    ]
     return chosen, math.prod(widths) / math.sqrt(np.linalg.det(matrix.T @ matrix)), seen
 
 
@@ -316,25 +337,18 @@ def _row(box: Box, size: int, shares: dict[int, float] | None = None) -> np.ndar
     return row
 
 
-def _draw(layers: list[list[State]], first: np.ndarray, rest: np.ndarray, dice: np.ndarray) -> bool:
-    """Carry fresh noise to a scenario that explains the episode, backwards; whether numbers were solved for."""
-    states, solved, number = [], False, 0
+def _draw(layers: list[list[State]], first: np.ndarray, rest: np.ndarray, dice: np.ndarray) -> None:
+    """Carry fresh noise to a scenario that explains the episode, backwards."""
+    number = 0
     for t in reversed(range(len(layers))):
-        layer = layers[t]
-        if t == len(layers) - 1:
-            options = [(i, arrival) for i, state in enumerate(layer) for arrival in state.arrivals]
-        else:
-            options = [(number, arrival) for arrival in layer[number].arrivals]
-        edges = np.cumsum([weight for _, (_, _, weight) in options])
-        chosen = int(np.searchsorted(edges, dice[t] * edges[-1], side="right").clip(0, len(options) - 1))
-        _, (number, box, _) = options[chosen]
-        states.append((t, box))
-    for t, box in states:
+        ends = layers[t] if t == len(layers) - 1 else [layers[t][number]]
+        options = [arrival for state in ends for arrival in state.arrivals]
+        edges = np.cumsum([weight for _, _, weight in options])
+        chosen = int(np.searchsorted(edges, dice[t] * edges[-1], side="right"))
+        number, box, _ = options[min(chosen, len(options) - 1)]
         row = first if t == 0 else rest[t - 1]
         for k, (low, high) in enumerate(box):
-            solved |= low == high
             row[k] = _inside(low, high, float(row[k]))
-    return solved
 
 
 def _inside(low: float, high: float, fresh: float) -> np.float32:

@@ -10,6 +10,9 @@
 The inverse CDF is the named reparameterization: it is monotone, so that a little more noise is a little more demand.
 """
 
+# NumPy's own signatures are overloads by the dozen.
+# pyright: reportIncompatibleMethodOverride=false, reportCallIssue=false, reportArgumentType=false
+
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -56,8 +59,8 @@ class TapedGenerator(np.random.Generator):
         if self.used > len(self.row):
             setting = "draws_at_reset" if self.where == "reset" else "draws_per_step"
             raise TapeError(
-                f"`{call}` needs {count} after {first} that this {self.where} has drawn, but its tape has {len(self.row)}; "
-                f"give GymSimulator {setting}={self.used + 2} or more"
+                f"`{call}` needs {count} after {first} that this {self.where} has drawn, but its tape has "
+                f"{len(self.row)}; give GymSimulator {setting}={self.used + 2} or more"
             )
         if self.watch:
             self.cuts += [set(cuts) for _ in range(count)]
@@ -108,7 +111,7 @@ class TapedGenerator(np.random.Generator):
             keys = -np.log1p(-self._take(n, "choice", scale="uniform"))  # the first of exponential clocks (weights p)
             keys = keys if p is None else np.divide(keys, p, out=np.full(n, np.inf), where=np.asarray(p) > 0)
             index = np.argsort(keys, kind="stable")[:count].reshape(size)
-        return np.take(values, index, axis=axis)[() if size is None else ...]
+        return np.take(values, index, axis=axis)
 
     def permutation(self, x, axis=0):  # noqa: D102
         values = np.arange(x) if np.ndim(x) == 0 else np.asarray(x)
@@ -148,15 +151,18 @@ class TapedGenerator(np.random.Generator):
     def bit_generator(self):
         """Refused: raw bits are no draws of a distribution."""
         raise TapeError(
-            "the environment asks its generator for `bit_generator`, whose bits cannot be taped; let it draw by methods "
-            "of np_random, such as random() or integers()"
+            "the environment asks its generator for `bit_generator`, whose bits cannot be taped; let it draw by "
+            "methods of np_random, such as random() or integers()"
         )
 
 
 class Watched(float):
     """A draw that remembers what it is compared with, so that the numbers that lead to the same decisions are known."""
 
-    def __new__(cls, value: Any, cuts: set[float], number_of: Callable[[float], float]) -> "Watched":
+    cuts: set[float]
+    number_of: Callable[[float], float]
+
+    def __new__(cls, value: Any, cuts: set[float], number_of: Callable[[float], float]) -> "Watched":  # noqa: D102
         made = super().__new__(cls, value)
         made.cuts, made.number_of = cuts, number_of
         return made

@@ -19,6 +19,7 @@ from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
+from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
@@ -91,6 +92,7 @@ class Comparison:
                 yield policy, estimate
 
 
+@raised_as_they_are()
 def compare(
     key: Array,
     log: Log,
@@ -159,6 +161,7 @@ def model_free(log: Log) -> list[Method]:
     return found
 
 
+@raised_as_they_are()
 def evaluate(
     key: Array,
     model: POMDP,

@@ -78,9 +78,7 @@ class BlackBoxPOMDP(POMDP):
         noise = jax.eval_shape(self.transition_noise.sample, key)
         seen, action = jax.eval_shape(lambda: (_example(self.observation_space), _example(self.action_space)))
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), seen)
-        before = Played(
-            u, zeros(noise), zeros(action), jnp.int32(0), nothing, jnp.zeros(()), jnp.zeros((), bool)
-        )
+        before = Played(u, zeros(noise), zeros(action), jnp.int32(0), nothing, jnp.zeros(()), jnp.zeros((), bool))
         return self._after(before)
 
     def transition(self, state: Played, action: Any, u: Any) -> Played:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from jax import Array
 
+from coulda.environments.gym import load_model
 from coulda.hindsight import Calibration, Choice, calibrate
 from coulda.hindsight.choosing import chosen
 from coulda.naming import load
@@ -37,7 +38,7 @@ class CalibrationRecipe:
     @cached_property
     def world(self) -> POMDP:
         """The model, loaded."""
-        return load(self.model, POMDP)
+        return load_model(self.model)
 
     @cached_property
     def choice(self) -> Choice:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax import Array
 
+from coulda.environments.gym import load_model
 from coulda.episodes import Columns, read_any
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, compare, model_free
@@ -15,7 +16,7 @@ from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.naming import anywhere, load
-from coulda.pomdp import POMDP, Policy
+from coulda.pomdp import Policy
 from coulda.progress import Advance
 
 
@@ -61,7 +62,7 @@ class EvaluationRecipe:
         """The method that rests on the model, where there is one."""
         if self.model is None:
             return None
-        return OnScenarios(load(self.model, POMDP), self.scenarios, (0, *self.steps) if self.steps else None)
+        return OnScenarios(load_model(self.model), self.scenarios, (0, *self.steps) if self.steps else None)
 
     @property
     def methods(self) -> list[Method]:
@@ -70,7 +71,7 @@ class EvaluationRecipe:
         if self.on_scenarios is not None:
             found.append(self.on_scenarios)
         if self.environment is not None:
-            found.append(OnPolicy(load(self.environment, POMDP)))
+            found.append(OnPolicy(load_model(self.environment)))
         return found
 
     @property

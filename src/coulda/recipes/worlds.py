@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextual_bandit, tiger
+from coulda.environments.gym import load_model
 from coulda.episodes import read_any
 from coulda.errors import CouldaError
 from coulda.evaluation.method import check_policy_fits
@@ -163,11 +164,11 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     """
     if environment is not None and log is not None:
         raise CouldaError(f"episodes come from environment '{environment}' or from log '{log}'; name one of them.")
-    believed, first = load(model, POMDP), load(policy, Policy)
+    believed, first = load_model(model), load(policy, Policy)
     check_policy_fits(first, believed)
     if log is not None:
         return World(Logged.of(read_any(Path(log)), believed), believed, lambda _: first)
-    real = believed if environment is None else load(environment, POMDP)
+    real = believed if environment is None else load_model(environment)
     check_policy_fits(first, real)
     return World(real, believed, lambda _: first)
 
