@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from coulda.environments.host_workers import Program
-from coulda.environments.taping import GENERATOR, layers, taped_reset, taped_step
+from coulda.environments.taping import GENERATOR, drawing_from, layers, taped_reset, taped_step
 from coulda.errors import CouldaError
 
 DRY_EPISODES, DRY_STEPS = 8, 4000
@@ -24,7 +24,7 @@ def dry_run(program: Program, env: gymnasium.Env) -> tuple[int, int]:
 
     Each episode is run twice on the same numbers, by environments that had other episodes before.
     """
-    other, actions = program.made(), copy.deepcopy(env.action_space)
+    other, actions = program.made(), drawing_from(env.action_space, None)
     actions.seed(0)
     rng = np.random.default_rng(0)
     most, left = [0, 0], DRY_STEPS
@@ -125,7 +125,7 @@ def with_margin(most: int) -> int:
 def random_episode(program: Program, first: np.ndarray, rest: np.ndarray, rng: np.random.Generator) -> Any:
     """An episode under any actions, padded: observations, actions, rewards and which steps were taken."""
     env = program.made()
-    space = copy.deepcopy(env.action_space)
+    space = drawing_from(env.action_space, None)
     space.seed(int(rng.integers(2**31)))
     observed, actions, rewards, live = [taped_reset(env, first)], [], [], []
     over = False

@@ -26,8 +26,8 @@ from coulda.noise import Uniform
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, LocationScaleAction, Scenario
 from coulda.pomdp.black_box import Inverted
 
-PILOT = 3
-"""Episodes on which inversion is tried."""
+PILOT, PILOT_STEPS = 3, 40
+"""Episodes on which inversion is tried, and their first observations."""
 
 
 class GymSimulator(HostSimulator):
@@ -106,8 +106,8 @@ class GymSimulator(HostSimulator):
             observed, actions, rewards, live = random_episode(program, first, rest, rng)
             fresh = rng.random((1, *initial.shape), np.float32), rng.random((1, *rest.shape), np.float32)
             dice = rng.random((1, program.horizon + 1))
-            leaves = *jax.tree.leaves((observed, actions)), rewards, live, np.int32(2**30), *fresh, dice
-            *_, failed = invert_episode(program, *leaves)
+            leaves = *jax.tree.leaves((observed, actions)), rewards, live, np.int32(PILOT_STEPS), *fresh, dice
+            *_, failed = invert_episode(program, *leaves, careful=True)
             if failed >= 0:
                 raise CouldaError(f"an episode of {program.name}'s own could not be explained from step {failed} on")
 

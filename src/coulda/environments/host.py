@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments.host_workers import Inputs, Pool, Program, unsaved
+from coulda.environments.taping import drawing_from
 from coulda.errors import CouldaError
 from coulda.host_calls import host_call
 from coulda.noise import NoiseDistribution, Point
@@ -166,7 +167,7 @@ class Spaces:
     """Of observations and actions, each a tree of arrays of fixed shapes."""
 
     def __init__(self, observation: gymnasium.Space, action: gymnasium.Space):
-        self.observation, self.action = observation, action
+        self.observation, self.action = drawing_from(observation, None), drawing_from(action, None)
         for what, space in (("observations", observation), ("actions", action)):
             if not _fixed(space):
                 raise CouldaError(

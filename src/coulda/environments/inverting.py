@@ -72,6 +72,8 @@ class Walker:
     def __init__(self, program: Program):
         self.program, self.env = program, program.made()
         self.rows: list[np.ndarray] | None = None
+        self.careful = False
+        """Whether numbers that were compared with something are also tried for other uses."""
         self.resets: list[Leaf] | None = None
         """Of the reset, which is the same in each episode."""
 
@@ -124,15 +126,17 @@ def _is_chance(value: Any) -> bool:
 _walkers: dict[int, Walker] = {}
 
 
-def invert_episode(program: Program, *leaves: Any) -> tuple[np.ndarray, np.ndarray, Any, Any]:
+def invert_episode(program: Program, *leaves: Any, careful: bool = False) -> tuple[np.ndarray, np.ndarray, Any, Any]:
     """Scenarios that explain one episode, `[count, ...]`; log p(h); and the first step that nothing explains.
 
     Args:
         program: of the taped environment.
         leaves: observations `[T + 1, ...]`, actions `[T, ...]`, rewards, live, t, fresh noise of the reset and of
             steps, dice `[count, T + 1]`.
+        careful: whether to make sure that a draw which was compared with something has no other use.
     """
     walker = _walkers.get(id(program)) or _walkers.setdefault(id(program), Walker(program))
+    walker.careful = careful
     seen = len(jax.tree.leaves(program.examples[0]))
     *both, reward, live, steps, first, rest, dice = leaves
     observed, actions = both[:seen], both[seen:]
@@ -223,20 +227,26 @@ def _leaves(walker: Walker, before: list[np.ndarray], actions: Any) -> list[Leaf
                 parts.append((low, high))
         else:
             whole = tuple(parts)
-            found.append(Leaf(whole, seen, _solved(walker, before, whole, seen, scales, actions), list(scales)))
+            found.append(Leaf(whole, seen, _solved(walker, before, whole, seen, scales, cuts, actions), list(scales)))
     if not before:
         walker.resets = found
     return found
 
 
 def _solved(
-    walker: Walker, before: Any, box: Box, seen: Seen, scales: list[str | None], actions: Any
+    walker: Walker,
+    before: list[np.ndarray],
+    box: Box,
+    seen: Seen,
+    scales: list[str | None],
+    cuts: list[set[float]],
+    actions: Any,
 ) -> tuple[int, ...]:
     """The numbers within a box with which what is made changes, though nothing was compared with them."""
     size = (walker.program.examples[2] if not before else walker.program.examples[3]).size
     found = []
     for k, scale in enumerate(scales):
-        if scale is None:
+        if scale is None or (cuts[k] and not walker.careful):
             continue
         for share in (0.31, 0.77):
             other, _, _ = walker.make(before, _row(box, size, {k: share}), actions)

@@ -1,5 +1,6 @@
 """Environments on a tape: their generators replaced by one that draws from the row that a reset or a step is given."""
 
+import copy
 import weakref
 from typing import Any
 
@@ -39,25 +40,37 @@ def taped_step(env: gymnasium.Env, action: Any, row: Any, *, watch: bool = False
 
 def tape(env: gymnasium.Env) -> None:
     """Let an environment, all that it wraps, and their spaces, draw from `GENERATOR`."""
-    found: list[Any] = [env]
+    waiting: list[Any] = [env]
     known: set[int] = set()
-    while found:
-        thing = found.pop()
+    while waiting:
+        thing = waiting.pop()
         if id(thing) in known:
             continue
         known.add(id(thing))
         parts = dict(vars(thing))
-        if isinstance(thing, gymnasium.Space):
-            thing._np_random = GENERATOR
-        elif not isinstance(thing, gymnasium.Wrapper):
+        if not isinstance(thing, gymnasium.Wrapper):
             thing._np_random, thing._np_random_seed = GENERATOR, -1
+            # Spaces may be the class's, which others use too.
+            parts |= {"observation_space": thing.observation_space, "action_space": thing.action_space}
         for name, part in parts.items():
             if isinstance(part, np.random.Generator):
                 setattr(thing, name, GENERATOR)
+            elif isinstance(part, gymnasium.Space):
+                setattr(thing, name, drawing_from(part, GENERATOR))
             inner = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else (part,)
-            found += [one for one in inner if isinstance(one, gymnasium.Env | gymnasium.Space)]
-        if isinstance(thing, gymnasium.Env):
-            found += [thing.observation_space, thing.action_space]
+            waiting += [one for one in inner if isinstance(one, gymnasium.Env)]
+
+
+def drawing_from(space: gymnasium.Space, generator: np.random.Generator | None) -> gymnasium.Space:
+    """A copy of a space that samples from another generator; from a new one of its own where there is none."""
+    made = copy.deepcopy(space)
+    waiting = [made]
+    while waiting:
+        one = waiting.pop()
+        one._np_random = generator  # pyright: ignore[reportAttributeAccessIssue]
+        parts = getattr(one, "spaces", ())
+        waiting += parts.values() if isinstance(parts, dict) else parts
+    return made
 
 
 def layers(env: gymnasium.Env) -> list[gymnasium.Env]:
