@@ -81,9 +81,9 @@ def test_what_has_no_inverse_cdf_is_still_a_function_of_the_tape():
 
 
 def test_a_call_too_many_says_which():
+    generator = taped([0.1, 0.2])
+    generator.random()
     with pytest.raises(TapeError, match=r"`normal` needs 2 after 1 .* tape has 2; give GymSimulator draws_per_step=5"):
-        generator = taped([0.1, 0.2])
-        generator.random()
         generator.normal(size=2)
 
 

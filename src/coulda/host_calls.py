@@ -38,7 +38,7 @@ def host_call(function: Callable[..., Any], result: Any, *arguments: Any) -> Any
         except Exception as error:
             _raised[:] = [error]
             raise
-        return jax.tree.map(lambda x, one: np.asarray(x, one.dtype).reshape(*lead, *one.shape), found, result)
+        return jax.tree.map(lambda x, one: np.asarray(x, one.dtype).reshape((*lead, *one.shape)), found, result)
 
     return jax.pure_callback(call, result, *arguments, vmap_method="broadcast_all")
 

@@ -27,6 +27,7 @@ def dry_run(program: Program, env: gymnasium.Env) -> tuple[int, int]:
     other, actions = program.made(), drawing_from(env.action_space, None)
     actions.seed(0)
     rng = np.random.default_rng(0)
+    space = drawing_from(env.observation_space, None)
     most, left = [0, 0], DRY_STEPS
     for _ in range(DRY_EPISODES):
         row = _Endless(rng.random(997, np.float32))
@@ -34,7 +35,8 @@ def dry_run(program: Program, env: gymnasium.Env) -> tuple[int, int]:
         before = _chances()
         first, second = (_dry_episode(one, row, taken) for one in (env, other))
         _check_same(program, first, second, [name for name, state in _chances().items() if state != before[name]], env)
-        for place, (_, used) in enumerate(first):
+        for place, ((seen, *_), used) in enumerate(first):
+            _check_shapes(space, seen, place)
             most[min(place, 1)] = max(most[min(place, 1)], used)
         left -= len(first)
         if left <= 0:
@@ -43,6 +45,16 @@ def dry_run(program: Program, env: gymnasium.Env) -> tuple[int, int]:
     env.close()
     other.close()
     return most[0], most[1]
+
+
+def _check_shapes(space: gymnasium.Space, observation: Any, step: int) -> None:
+    """Refuse an observation that is not of its space's shape."""
+    said, found = ([np.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (space.sample(), observation))
+    if said != found:
+        raise CouldaError(
+            f"the observation at step {step} has shape {', '.join(map(str, found))}, but its space says "
+            f"{', '.join(map(str, said))}; pad it in the environment, so that all are alike"
+        )
 
 
 class _Endless:

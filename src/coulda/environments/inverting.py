@@ -24,7 +24,7 @@ from coulda.environments.tape import GRAIN
 from coulda.environments.taping import GENERATOR, taped_reset, taped_step
 from coulda.errors import CouldaError
 
-MOST_RUNS = 20_000
+MOST_RUNS = 5_000
 """Of one step of one state: with more boxes than these other ways of inference are quicker."""
 MOST_STATES = 256
 """In which the environment may be at a step, as far as what was seen tells."""

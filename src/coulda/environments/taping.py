@@ -51,7 +51,7 @@ def tape(env: gymnasium.Env) -> None:
         if not isinstance(thing, gymnasium.Wrapper):
             thing._np_random, thing._np_random_seed = GENERATOR, -1
             # Spaces may be the class's, which others use too.
-            parts |= {"observation_space": thing.observation_space, "action_space": thing.action_space}
+            parts |= {name: getattr(thing, name, None) for name in ("observation_space", "action_space")}
         for name, part in parts.items():
             if isinstance(part, np.random.Generator):
                 setattr(thing, name, GENERATOR)
