@@ -34,8 +34,8 @@ class EvaluationRecipe:
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free."""
     scenarios: str = "auto"
-    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, nuts, prior), or a function of the
-    model that returns a source."""
+    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), or a
+    function of the model that returns a source."""
     rival: str | None = None
     """Another model of the same world, to ask which of the two explains the log better."""
     steps: tuple[int, ...] = ()
