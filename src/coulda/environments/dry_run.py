@@ -9,7 +9,7 @@ import gymnasium
 import jax
 import numpy as np
 
-from coulda.environments.host_workers import Program
+from coulda.environments.host_playing import Program
 from coulda.environments.taping import GENERATOR, drawing_from, layers, taped_reset, taped_step
 from coulda.errors import CouldaError
 

@@ -16,7 +16,8 @@ from jax import Array
 
 from coulda.environments.dry_run import dry_run, random_episode, with_margin
 from coulda.environments.host import HostSimulator, Spaces
-from coulda.environments.host_workers import Pool, Program
+from coulda.environments.host_playing import Program
+from coulda.environments.host_workers import Pool
 from coulda.environments.inverting import invert_episode
 from coulda.environments.taping import layers, taped_reset, taped_step
 from coulda.errors import CouldaError

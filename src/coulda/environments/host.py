@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from coulda.environments.host_workers import Inputs, Pool, Program, unsaved
+from coulda.environments.host_playing import Inputs, Program, unsaved
+from coulda.environments.host_workers import Pool
 from coulda.environments.taping import drawing_from
 from coulda.errors import CouldaError
 from coulda.host_calls import host_call

@@ -1,31 +1,23 @@
-"""Who runs a user's own environments: worker processes, or this one. Only raw bytes of arrays travel between them.
+"""Who runs a user's own environments: worker processes, or this one. Only raw bytes of arrays travel between them."""
 
-An environment stands where its last input left it. It is asked for what follows on a whole list of inputs: where that
-is one more than it has had, it takes one step; else it is begun anew, and its actions are repeated. So what is answered
-depends on the inputs alone.
-"""
-
-import functools
 import json
 import multiprocessing
 import signal
-import sys
-import tempfile
+import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import gymnasium
 import jax
 import numpy as np
 
+from coulda.environments.host_playing import Inputs, Player, Program, RowError, saved, unflattened
 from coulda.errors import CouldaError
-from coulda.naming import anywhere, named
+from coulda.naming import anywhere
 
 START_LIMIT = 300.0
 """Seconds for a worker to import what it needs."""
@@ -40,173 +32,6 @@ class SimulatorError(CouldaError):
         super().__init__(message)
         self.inputs = inputs
         """What was put into the environment: `simulator.replay(error.inputs)` runs it alone."""
-
-
-class Inputs(NamedTuple):
-    """What is put into environments `[n, ...]`; or into one."""
-
-    initial: Any
-    transition: Any
-    """`[T, ...]` each."""
-    action: Any
-    """`[T, ...]` each."""
-    step: Any
-    """How many actions were taken."""
-
-    def row(self, i: int) -> "Inputs":
-        """Those of one environment, without what is still to come."""
-        steps = int(self.step[i])
-        cut = lambda leaf: leaf[i][:steps]
-        first = jax.tree.map(lambda leaf: leaf[i], self.initial)
-        return Inputs(first, jax.tree.map(cut, self.transition), jax.tree.map(cut, self.action), steps)
-
-
-class Program(NamedTuple):
-    """What a worker needs to know; it is sent to it by name, so functions must be importable."""
-
-    make_env: Callable[[], gymnasium.Env] | str
-    begin: Callable[[gymnasium.Env, Any], Any]
-    step: Callable[[gymnasium.Env, Any, Any], Any]
-    invert: Callable[..., Any] | None
-    horizon: int
-    examples: Any
-    """Arrays of one observation, one action, U_s1 and one U_s."""
-
-    def made(self) -> gymnasium.Env:
-        """A new environment."""
-        make = named(self.make_env) if isinstance(self.make_env, str) else self.make_env
-        env = make()
-        if not isinstance(env, gymnasium.Env):
-            raise CouldaError(f"{self.name} makes a {type(env).__name__}, not a gymnasium.Env")
-        return env
-
-    @property
-    def name(self) -> str:
-        """Of what makes environments, for people."""
-        if isinstance(self.make_env, str):
-            return self.make_env.rpartition("/")[2]
-        if isinstance(self.make_env, functools.partial):
-            return f"{self.make_env.func.__name__}({', '.join(map(repr, self.make_env.args))})"
-        return getattr(self.make_env, "__qualname__", type(self.make_env).__name__)
-
-    def check_importable(self) -> None:
-        """Refuse what a worker could not find."""
-        if isinstance(self.make_env, str):
-            return
-        for one in (self.make_env, self.begin, self.step):
-            one = getattr(one, "func", one)  # of a partial
-            place, name = getattr(one, "__module__", None), getattr(one, "__qualname__", "<lambda>")
-            found: Any = sys.modules.get(place or "")
-            for part in name.split("."):
-                found = getattr(found, part, None)
-            main = sys.modules["__main__"]
-            if found is None or (place == "__main__" and not hasattr(main, "__file__")):
-                raise CouldaError(
-                    f"worker processes cannot import `{name}` of {place}. Write it into a module, such as my.py, and "
-                    "give it as my.make_env or 'my.py:make_env'; or run it in this process with workers=0"
-                )
-
-
-class Player:
-    """Environments that are made once and used for one scenario after another."""
-
-    def __init__(self, program: Program, row: Any = None):
-        self.program, self.envs = program, []
-        self.row = row
-        """Tells which environment is at work: a shared number, or None."""
-        observation, action, *_ = program.examples
-        self.seen, self.structure = jax.tree.flatten(observation)
-        self.plain_action = isinstance(action, np.ndarray) and action.ndim == 0
-        self.had: list[np.ndarray] = []
-        self.steps = np.zeros(0, np.int32)
-
-    def advance(self, inputs: Inputs, ended: np.ndarray) -> list[np.ndarray]:
-        """What is seen, paid and over after the last of the inputs; anything where it was over before."""
-        n = len(ended)
-        while len(self.envs) < n:
-            self.envs.append(self.program.made())
-        follows = self._follows(inputs)
-        seen = [np.zeros((n, *leaf.shape), leaf.dtype) for leaf in self.seen]
-        reward, over = np.zeros(n, np.float32), np.ones(n, bool)
-        for i in np.flatnonzero(~ended).tolist():
-            if self.row is not None:
-                self.row.value = i
-            try:
-                observation, reward[i], over[i] = self._play(i, inputs, follows[i])
-                self._put(seen, i, observation)
-            except Exception as error:
-                self.steps = np.full(n, -1)
-                raise RowError(i, traceback.format_exc(), error) from error
-        self.steps = inputs.step.copy()
-        return [*seen, reward, over]
-
-    def _follows(self, inputs: Inputs) -> np.ndarray:
-        """Which environments have had all of their inputs but the last."""
-        n, last = len(inputs.step), int(inputs.step.max(initial=0)) - 1
-        first = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(inputs.initial)]
-        over_time = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves((inputs.transition, inputs.action))]
-        # All are at the same step as a rule; what is at another one is played again.
-        same = np.full(n, last >= 0) & (inputs.step == last + 1)
-        if len(self.steps) != n:
-            same[:] = False
-        if same.any():
-            same &= self.steps == last
-            rows = [*first, *(leaf[:, :last] for leaf in over_time)]
-            for new, old in zip(rows, self.had, strict=True):
-                if new.shape != old.shape:
-                    same[:] = False
-                elif not (equal := new == old).all():
-                    same &= equal.reshape(n, -1).all(1)
-        self.had = [leaf.copy() for leaf in (*first, *over_time)]
-        return same
-
-    def _play(self, i: int, inputs: Inputs, follows: bool) -> tuple[Any, float, bool]:
-        env, steps, begun = self.envs[i], int(inputs.step[i]), follows
-        observation, reward, terminated, truncated = None, 0.0, False, False
-        if not begun:
-            observation = self.program.begin(env, jax.tree.map(lambda leaf: leaf[i], inputs.initial))
-        for t in range(steps - 1 if begun else 0, steps):
-            u = jax.tree.map(lambda leaf, t=t: leaf[i, t], inputs.transition)
-            observation, reward, terminated, truncated, _ = self.program.step(env, self._action(inputs, i, t), u)
-        return observation, reward, bool(terminated) or (bool(truncated) and steps < self.program.horizon)
-
-    def _action(self, inputs: Inputs, i: int, t: int) -> Any:
-        if self.plain_action:
-            return inputs.action[i, t].item()
-        return jax.tree.map(lambda leaf: leaf[i, t], inputs.action)
-
-    def _put(self, seen: list[np.ndarray], i: int, observation: Any) -> None:
-        leaves = [observation] if len(seen) == 1 else jax.tree.leaves(observation)
-        if len(leaves) != len(seen):
-            raise CouldaError(f"the observation has {len(leaves)} parts, but its space has {len(seen)}")
-        for into, value in zip(seen, leaves, strict=True):
-            if np.shape(value) != into.shape[1:]:
-                raise CouldaError(
-                    f"the observation has shape {np.shape(value)}, but its space says {into.shape[1:]}; pad it in "
-                    "the environment, so that all are alike"
-                )
-            into[i] = value
-
-    def invert(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Each row of the arguments by the program's own `invert`."""
-        assert self.program.invert is not None
-        found = []
-        for i in range(len(arguments[0])):
-            if self.row is not None:
-                self.row.value = i
-            try:
-                found.append(self.program.invert(self.program, *(leaf[i] for leaf in arguments)))
-            except Exception as error:
-                raise RowError(i, traceback.format_exc(), error) from error
-        return [np.stack(parts) for parts in zip(*found, strict=True)]
-
-
-class RowError(Exception):
-    """What went wrong, in which environment."""
-
-    def __init__(self, row: int, text: str, error: Exception):
-        super().__init__(text)
-        self.row, self.text = row, str(error) if isinstance(error, CouldaError) else text
 
 
 class Pool:
@@ -227,6 +52,7 @@ class Pool:
         self.program, self.size, self.time_limit = program, workers, time_limit
         self.workers: list[_Worker] = []
         self.here = Player(program)
+        self._one_at_a_time = threading.Lock()  # Devices call by threads of their own.
 
     def __repr__(self) -> str:
         program = self.program
@@ -247,6 +73,10 @@ class Pool:
         return self.here.advance(unflattened(self.program, arrays[:-1]), arrays[-1])
 
     def _shared(self, command: str, arrays: Sequence[np.ndarray], inputs: Inputs | None, here: Any) -> list[np.ndarray]:
+        with self._one_at_a_time:
+            return self._asked(command, arrays, inputs, here)
+
+    def _asked(self, command: str, arrays: Sequence[np.ndarray], inputs: Inputs | None, here: Any) -> list[np.ndarray]:
         if not self.size:
             try:
                 return here(arrays)
@@ -295,33 +125,6 @@ class Pool:
         for worker in self.workers:
             worker.close()
         self.workers = []
-
-
-def saved(inputs: Inputs) -> Path:
-    """Write the inputs of one environment into a file of its own, for `replay`."""
-    arrays = {
-        f"{name}{i}": leaf for name in Inputs._fields for i, leaf in enumerate(jax.tree.leaves(getattr(inputs, name)))
-    }
-    with tempfile.NamedTemporaryFile(prefix="coulda_scenario_", suffix=".npz", delete=False) as file:
-        np.savez(file, **arrays)
-    return Path(file.name)
-
-
-def unsaved(program: Program, place: str | Path) -> Inputs:
-    """The inputs of one environment, from a file."""
-    _, action, initial, transition = program.examples
-    with np.load(place, allow_pickle=False) as found:
-        take = lambda name, tree: jax.tree.unflatten(
-            jax.tree.structure(tree), [found[f"{name}{i}"] for i in range(len(jax.tree.leaves(tree)))]
-        )
-        parts = take("initial", initial), take("transition", transition), take("action", action)
-        return Inputs(*parts, int(found["step0"]))
-
-
-def unflattened(program: Program, arrays: Sequence[np.ndarray]) -> Inputs:
-    """Inputs of their arrays."""
-    _, action, initial, transition = program.examples
-    return jax.tree.unflatten(jax.tree.structure(Inputs(initial, transition, action, 0)), list(arrays))
 
 
 class _Worker:

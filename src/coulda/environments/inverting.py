@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from scipy import special
 
-from coulda.environments.host_workers import Program
+from coulda.environments.host_playing import Program
 from coulda.environments.tape import GRAIN
 from coulda.environments.taping import GENERATOR, taped_reset, taped_step
 from coulda.errors import CouldaError

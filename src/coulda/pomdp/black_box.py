@@ -82,7 +82,8 @@ class BlackBoxPOMDP(POMDP):
         return self._after(before)
 
     def transition(self, state: Played, action: Any, u: Any) -> Played:
-        """One step more; nothing happens after the end."""
+        """One step more; nothing happens after the end, or after T steps."""
+        over = state.ended | (state.step >= self.horizon)
         put = lambda leaf, value: leaf.at[state.step].set(jnp.asarray(value, leaf.dtype), mode="drop")
         before = Played(
             state.initial,
@@ -91,11 +92,11 @@ class BlackBoxPOMDP(POMDP):
             state.step + 1,
             state.observation,
             state.reward,
-            state.ended,
+            over,
         )
         moved = self._after(before)
         stays = eqx.tree_at(lambda s: s.reward, state, jnp.zeros(()))
-        return jax.tree.map(lambda old, new: jnp.where(state.ended, old, new), stays, moved)
+        return jax.tree.map(lambda old, new: jnp.where(over, old, new), stays, moved)
 
     def _after(self, before: Played) -> Played:
         observation, reward, ended = self.run(before)
