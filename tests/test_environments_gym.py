@@ -256,7 +256,7 @@ def test_the_table_takes_a_simulator(shop):
 @pytest.mark.slow
 def test_tempering_agrees_with_inversion(shop, log):
     """By whole rollouts: posterior means of the first draws, within 4 of 200 particles' standard errors."""
-    tempered = Tempered(shop, particles=400, moves=6)
+    tempered = Tempered(shop, particles=300, moves=8)
     one = jax.tree.map(lambda leaf: leaf[:2], log)
     keys = jax.random.split(jax.random.key(3), 2)
 
