@@ -40,7 +40,7 @@ SLOW = {
         "report.md",
         "training.md",
         "tutorials/abbeel.md",
-        "tutorials/gymnasium_simulator.md",
+        "tutorials/gymnasium.md",
         "tutorials/when_counterfactuals_mislead.md",
         "walks.md",
     )

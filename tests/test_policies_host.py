@@ -19,8 +19,9 @@ from coulda.episodes import Schema, checked_log, policy_in_frame, to_frame
 from coulda.errors import CouldaError
 from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, OnScenarios, compare, model_free
 from coulda.evaluation.reading import read
+from coulda.host_calls import raised_as_they_are
 from coulda.noise import Categorical, Normal
-from coulda.policies import HostPolicyError, UniformPolicy, answering_hosts, as_policy, find_policy, host
+from coulda.policies import HostPolicyError, UniformPolicy, as_policy, find_policy, host
 from coulda.pomdp import Policy, batched, rollout
 from tests.conftest import ROOT
 
@@ -303,7 +304,10 @@ def test_bad_answers_over_a_log(sentence):
 
 def test_bad_answers_inside_of_jax(capfd):
     policy = as_policy(lambda observations: broken(), TIGER.action_space)
-    with pytest.raises(HostPolicyError, match=r"raised ZeroDivisionError(.|\n)*in broken") as told, answering_hosts():
+    with (
+        pytest.raises(HostPolicyError, match=r"raised ZeroDivisionError(.|\n)*in broken") as told,
+        raised_as_they_are(),
+    ):
         returns(policy, jax.random.split(KEY, 300)).block_until_ready()
     assert "jax/_src" not in str(told.value)
     assert "pure_callback failed" not in capfd.readouterr().err

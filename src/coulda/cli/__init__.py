@@ -136,13 +136,13 @@ def _keep_programs() -> None:
 
 
 def _compute(command: Any) -> None:
-    from coulda.policies import answering_hosts
+    from coulda.host_calls import raised_as_they_are
     from coulda.trainer import use_all_cores
 
     # A program that used JAX before it called `main` keeps the devices that it has.
     with suppress(CouldaError):
         use_all_cores()
-    with answering_hosts():
+    with raised_as_they_are():
         command.run()
 
 

@@ -5,6 +5,7 @@ from coulda.hindsight.choosing import choose
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
 from coulda.hindsight.drawing import draw_calibration
 from coulda.hindsight.exact import Exact
+from coulda.hindsight.inverted import Inverted
 from coulda.hindsight.learned import Learned, LearnedOnline
 from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
@@ -18,6 +19,7 @@ __all__ = [
     "ConvDRAW",
     "Exact",
     "Inference",
+    "Inverted",
     "Learned",
     "LearnedOnline",
     "Nuts",

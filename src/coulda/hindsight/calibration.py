@@ -24,6 +24,7 @@ from coulda.errors import CouldaError
 from coulda.hindsight.likelihood import Evidence, seen_in
 from coulda.hindsight.particles import Sampler, check_size
 from coulda.hindsight.source import FINE, ScenarioSource, fresh
+from coulda.host_calls import raised_as_they_are
 from coulda.noise import Point, merge
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
@@ -168,6 +169,7 @@ class Calibration:
         }
 
 
+@raised_as_they_are()
 def calibrate(
     key: Array,
     source: ScenarioSource,

@@ -10,6 +10,7 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.hindsight.exact import Exact
+from coulda.hindsight.inverted import Inverted
 from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
 from coulda.hindsight.particles import Particles, Sampler
@@ -17,7 +18,7 @@ from coulda.hindsight.source import FINE, Choice, Inference, Prior, ScenarioSour
 from coulda.hindsight.tempered import Tempered
 from coulda.naming import named
 from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, batched, rollout
+from coulda.pomdp import POMDP, BlackBoxPOMDP, batched, rollout
 
 SOURCES: dict[str, Callable[[Any], ScenarioSource]] = {
     "exact": Exact,
@@ -26,6 +27,8 @@ SOURCES: dict[str, Callable[[Any], ScenarioSource]] = {
     "tempered": Tempered,
 }
 """In the order in which they are tried."""
+ON_REQUEST: dict[str, Callable[[Any], ScenarioSource]] = {"inverted": Inverted, "nuts": Nuts, "prior": Prior}
+"""Those that are not tried."""
 PILOT = 8
 """Episodes on which a sampler is tried."""
 FEW_EFFECTIVE = 30
@@ -41,6 +44,8 @@ def choose(model: POMDP) -> Choice:
     Samplers are tried on a few episodes of the model's own, under any actions, which takes seconds. Nothing is trained,
     and no Markov chain is run.
     """
+    if isinstance(model, BlackBoxPOMDP):
+        return _of_black_box(model)
     refusals: list[str] = []
     for name, make in SOURCES.items():
         try:
@@ -57,6 +62,17 @@ def choose(model: POMDP) -> Choice:
     raise CouldaError(_nothing(model, refusals, ""))
 
 
+def _of_black_box(model: BlackBoxPOMDP) -> Choice:
+    """Inversion, or nothing: samplers run a program of a user's own some hundred thousand times per episode."""
+    try:
+        return Choice(Inverted(model), "inverted, since what the simulator draws can be gone through")
+    except CouldaError as error:
+        raise CouldaError(
+            f"no source is quick for {type(model).__name__}. inverted: {str(error).rstrip('.')}. tempered, by whole "
+            "rollouts, is slow and sure: ask for it by its name, or for Tempered(model, particles=…) with fewer"
+        ) from error
+
+
 def chosen(model: POMDP, scenarios: ScenarioSource | str) -> Choice:
     """The source that is named, or `choose`n where that is "auto"; one that is given is taken as it is.
 
@@ -71,7 +87,7 @@ def chosen(model: POMDP, scenarios: ScenarioSource | str) -> Choice:
         if not isinstance(found, ScenarioSource):
             raise CouldaError(f"'{scenarios}' makes a {type(found).__name__}, not a ScenarioSource")
         return asked(found)
-    known = SOURCES | {"prior": Prior, "nuts": Nuts}
+    known = SOURCES | ON_REQUEST
     if scenarios not in known:
         raise CouldaError(f"scenarios is {scenarios!r}; choose from {['auto', *known]} or give a source.")
     return Choice(known[scenarios](model), f"{scenarios}, as asked")

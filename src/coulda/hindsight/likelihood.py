@@ -16,7 +16,7 @@ from jax import Array
 from coulda.abduction import flat_in
 from coulda.errors import CouldaError
 from coulda.hindsight.source import history_length
-from coulda.pomdp import POMDP, Actor, Episode, Planner
+from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Planner
 from coulda.pomdp.observing import no_density, state_shapes, weight_of
 
 TOLERANCE = 1e-4
@@ -179,7 +179,12 @@ class Evidence(eqx.Module):
 
 
 def separate_rewards(model: POMDP) -> bool:
-    """Whether rewards take separate values: they do not vary with the states little by little, as their slope tells."""
+    """Whether rewards take separate values: they do not vary with the states little by little, as their slope tells.
+
+    Of a program that can only be run there is no slope: its rewards are held to be as precise as what is seen of it.
+    """
+    if isinstance(model, BlackBoxPOMDP):
+        return model.observation_scale is None
     state = state_shapes(model)
     action = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.action_space.sample()))
     given = lambda pair: model.reward(pair[0], jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), action), pair[1])

@@ -7,13 +7,10 @@ by step: `HostPolicy.log_probs` takes all observations of many episodes.
 The host never calls JAX: inside a callback that may wait for itself.
 """
 
-import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +21,7 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.host_calls import host_call
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import Policy
 
@@ -172,14 +170,14 @@ class HostPolicy(Policy):
         """The host's answer."""
         answer = jax.ShapeDtypeStruct(self.host.shape, jnp.float32)
         shapes = (answer,) if self.host.discrete else (answer, answer)
-        found, carry = _on_host(self.host.answers, (shapes, _shapes(carry)), observation, carry)
+        found, carry = host_call(self.host.answers, (shapes, _shapes(carry)), observation, carry)
         return carry, Categorical(logits=found[0]) if self.host.discrete else Normal(*found)
 
     def remember(self, carry: Any, action: Any, reward: Array) -> Any:
         """The host's, where it remembers."""
         if self.host.remember is None:
             return carry
-        return _on_host(self.host.remembered, _shapes(carry), carry, action, reward)
+        return host_call(self.host.remembered, _shapes(carry), carry, action, reward)
 
     def log_probs(self, observations: Any) -> np.ndarray:
         """Log π(a | o) of every discrete action, `[n, A]`, without JAX; for those without memory."""
@@ -209,53 +207,6 @@ def taken_log_probs(log_probs: np.ndarray, actions: np.ndarray) -> np.ndarray:
     inside = (actions >= 0) & (actions < log_probs.shape[1])
     found = np.take_along_axis(log_probs, np.where(inside, actions, 0)[:, None], 1)[:, 0]
     return np.where(inside, found, np.float32(-np.inf))
-
-
-def _on_host(function: Callable[..., Any], shapes: Any, *inputs: Any) -> Any:
-    """`function` of rows, called once for all of a batch, however many axes it has."""
-    ranks = jax.tree.map(jnp.ndim, inputs)
-    call = partial(_in_rows, function, ranks)
-    return jax.pure_callback(call, shapes, *inputs, vmap_method="broadcast_all")
-
-
-def _in_rows(function: Callable[..., Any], ranks: Any, *inputs: Any) -> Any:
-    global _failure
-    inputs = jax.tree.map(np.asarray, inputs)
-    first, rank = jax.tree.leaves(inputs)[0], jax.tree.leaves(ranks)[0]
-    lead = first.shape[: first.ndim - rank]
-    count = math.prod(lead)
-    rows = jax.tree.map(lambda x, rank: x.reshape(count, *x.shape[x.ndim - rank :]), inputs, ranks)
-    try:
-        found = function(*rows)
-    except HostPolicyError as error:
-        _failure = error
-        raise
-    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), found)
-
-
-_failure: HostPolicyError | None = None
-"""What a host raised last, inside of JAX, which only passes its text on."""
-
-
-@contextmanager
-def answering_hosts() -> Iterator[None]:
-    """Where policies are run: what one of them raised inside of JAX is raised here, as it was."""
-    global _failure
-    _failure = None
-    try:
-        yield
-    except jax.errors.JaxRuntimeError:
-        if _failure is None:
-            raise
-        raise _failure from _failure.__cause__
-
-
-def _not_told_already(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or not isinstance(record.exc_info[1], HostPolicyError)
-
-
-# JAX logs each exception of a callback; these are told once, by whoever called.
-logging.getLogger("jax._src.callback").addFilter(_not_told_already)
 
 
 def numbers(value: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextual_bandit, tiger
+from coulda.environments.gym import load_model
 from coulda.episodes import read_any
 from coulda.errors import CouldaError
 from coulda.evaluation.method import check_policy_fits
@@ -163,7 +164,7 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     """
     if environment is not None and log is not None:
         raise CouldaError(f"episodes come from environment '{environment}' or from log '{log}'; name one of them.")
-    believed = load(model, POMDP)
+    believed = load_model(model)
     first = find_policy(policy, believed.action_space)
     if isinstance(first, HostPolicy):
         raise CouldaError(
@@ -173,7 +174,7 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     check_policy_fits(first, believed)
     if log is not None:
         return World(Logged.of(read_any(Path(log)), believed), believed, lambda _: first)
-    real = believed if environment is None else load(environment, POMDP)
+    real = believed if environment is None else load_model(environment)
     check_policy_fits(first, real)
     return World(real, believed, lambda _: first)
 
