@@ -159,15 +159,7 @@ class Amortized(ScenarioSource):
     def train(
         cls, key: Array, model: POMDP | Simulator, policies: Mapping[str, Policy] | None = None, **options: Any
     ) -> "Amortized":
-        """A source for `model`, trained on pairs that are simulated under `policies`; see `train_hindsight`.
-
-        >>> from coulda.environments import Queue
-        >>> source = Amortized.train(
-        ...     jax.random.key(0), Queue(horizon=2), simulations=64, passes=1, width=4, components=2, progress=False
-        ... )
-        >>> type(source).__name__
-        'Amortized'
-        """
+        """A source for `model`, trained on pairs that are simulated under `policies`; see `train_hindsight`."""
         from coulda.hindsight.training import train_hindsight
 
         return train_hindsight(key, model, policies, **options).source

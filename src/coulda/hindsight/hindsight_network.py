@@ -211,7 +211,7 @@ def first_network(key: Array, codings: Codings, pairs: Pairs, width: int, compon
         None if state is None else state.leaves,
         bool((~live).any()),
     )
-    made = HindsightNetwork(key, codings, architecture)
+    made = eqx.filter_jit(HindsightNetwork)(key, codings, architecture)
     fitted = observation, action, reward, state
     return eqx.tree_at(
         lambda n: (n.observation, n.action, n.reward, n.state), made, fitted, is_leaf=lambda x: x is None
