@@ -99,6 +99,11 @@ class Codings(eqx.Module):
         return found
 
 
+def shows_states(model: POMDP | Simulator) -> bool:
+    """Whether the model's own states can stand for the noise drawn so far; those of a black box are hidden."""
+    return isinstance(model, POMDP)
+
+
 def model_fingerprint(model: POMDP | Simulator) -> str:
     """A digest of a model's structure and numbers; of a black box, of its prior and spaces."""
     if isinstance(model, POMDP):
@@ -132,8 +137,9 @@ def simulate_pairs(
         share = count * (number + 1) // len(acting) - count * number // len(acting)
         sizes = [PIECE] * (share // PIECE) + ([share % PIECE] if share % PIECE else [])
         for size in sizes:
-            # All pieces are of one size, so that they are one program; the last is cut.
-            keys = jax.random.split(jax.random.fold_in(key_pieces, done), min(PIECE, share))
+            # Pieces are of one size, so that they are one program, and the last is cut; where episodes are dear, it is not.
+            whole = min(PIECE, share) if shows_states(model) else size
+            keys = jax.random.split(jax.random.fold_in(key_pieces, done), whole)
             piece = _simulated(codings, model, policy, keys)
             found.append(jax.tree.map(lambda leaf, size=size: np.asarray(leaf[:size]), piece))
             done += size
@@ -196,7 +202,8 @@ def _simulated_here(codings: Codings, model: POMDP, policy: Policy, keys: Array)
     def one(key: Array) -> Pairs:
         initial, transition, scenario = _draw(codings, model.scenario_prior, model.horizon, key)
         trajectory = rollout(model, policy, scenario)
-        return Pairs(initial, transition, trajectory.state, trajectory.episode)
+        states = trajectory.state if shows_states(model) else None
+        return Pairs(initial, transition, states, trajectory.episode)
 
     return batched(one, keys)
 
