@@ -137,7 +137,7 @@ def simulate_pairs(
         share = count * (number + 1) // len(acting) - count * number // len(acting)
         sizes = [PIECE] * (share // PIECE) + ([share % PIECE] if share % PIECE else [])
         for size in sizes:
-            # Pieces are of one size, so that they are one program, and the last is cut; where episodes are dear, it is not.
+            # Pieces are of one size, and so one program; the last is cut, but not where episodes are dear.
             whole = min(PIECE, share) if shows_states(model) else size
             keys = jax.random.split(jax.random.fold_in(key_pieces, done), whole)
             piece = _simulated(codings, model, policy, keys)
