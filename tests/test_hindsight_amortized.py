@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.sbibm import DATA, GaussianLinear, TwoMoons, observed, reference
 from coulda.environments import HostSimulator, Queue
 from coulda.errors import CouldaError
 from coulda.hindsight import Amortized, Corrected, Exact, calibrate, choose, simulate_pairs, train_hindsight
@@ -340,3 +341,48 @@ def test_the_command_line_trains_and_calibrates(tmp_path):
     found = run("calibrate", "--model", "my.py:model", "--scenarios", "net", "--episodes", "40")
     assert found.returncode == 0, found.stderr
     assert "Amortized, as asked" in found.stdout
+
+
+# The benchmark's tasks.
+
+
+def one_step(x):
+    seen = jnp.asarray(np.stack([x, x]), jnp.float32)
+    return Episode(seen, jnp.zeros(1, jnp.int32), jnp.zeros(1), jnp.ones(1, bool), jnp.zeros(1))
+
+
+@eqx.filter_jit
+def unknowns(source, key, episode):
+    return source.infer_many(key, episode, 4000)[0].initial
+
+
+@pytest.mark.slow
+def test_a_linear_world_is_learned_by_its_regression():
+    """Of ten unknowns and ten numbers; the posterior is N(x / 2, 1 / 20)."""
+    source = Amortized.train(KEY, GaussianLinear(), simulations=10_000, steps=1, passes=1, progress=False)
+    x = np.linspace(-0.5, 0.5, 10)
+    drawn = np.asarray(unknowns(source, KEY, one_step(x)))
+    # 4,000 draws are off by 0.016 deviations, and 9,000 pairs by as much for each of ten slopes.
+    assert np.abs(drawn.mean(0) - x / 2).max() < 0.15 * 0.05**0.5
+    assert np.abs(drawn.std(0) / 0.05**0.5 - 1).max() < 0.08
+    assert np.abs(np.corrcoef(drawn.T) - np.eye(10)).max() < 0.12
+
+
+def apart(a, b):
+    """How far two samples are apart at most, over eight directions, by the mean distance of their quantiles."""
+    angles = np.pi * np.arange(8) / 8
+    ways = np.stack([np.cos(angles), np.sin(angles)])
+    at = np.linspace(0.01, 0.99, 99)
+    return max(np.abs(np.quantile(a @ w, at) - np.quantile(b @ w, at)).mean() for w in ways.T)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.exists(), reason="needs the reference posteriors in ../shared/data/sbibm")
+def test_two_moons_are_two_and_bent():
+    source = Amortized.train(KEY, TwoMoons(), simulations=10_000, steps=1, progress=False)
+    x, expected = observed("two_moons")[:3], reference("two_moons")[:3]
+    prior = np.random.default_rng(0).uniform(-1, 1, (4000, 2))
+    for number in range(3):
+        drawn = np.asarray(unknowns(source, KEY, one_step(x[number])))
+        assert apart(drawn, expected[number]) < 0.05
+        assert apart(prior, expected[number]) > 0.1  # the twin
