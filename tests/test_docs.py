@@ -34,6 +34,7 @@ SLOW = {
     for page in (
         "calibration.md",
         "explanations.md",
+        "hindsight.md",
         "policy_search.md",
         "pomdp.md",
         "reference/recipes.md",

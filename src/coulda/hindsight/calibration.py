@@ -488,7 +488,7 @@ def _check(source: ScenarioSource, model: POMDP, policies: Mapping[str, Policy],
         if isinstance(policy, Planner):
             raise CouldaError(f"policy '{name}' is a planner, which sees the state; only policies can be evaluated.")
         policy.check_spaces(model.observation_space, model.action_space)
-    other = getattr(source, "model", model)
+    other = getattr(source, "model", None) or model
     if type(other) is not type(model) or not bool(eqx.tree_equal(other, model)):
         names = type(source).__name__, type(other).__name__, type(model).__name__
         same = " with other numbers in it" if names[1] == names[2] else ""

@@ -152,9 +152,7 @@ class Evidence(eqx.Module):
 
     def next_state(self, state: Any, action: Any, u: Any) -> Any:
         """S_{i+1}; terminal states are absorbing, as in `rollout`."""
-        over = self.model.terminal(state)
-        moved = self.model.transition(state, action, u)
-        return jax.tree.map(lambda new, old: jnp.where(over, old, new), moved, state)
+        return next_state(self.model, state, action, u)
 
     def of_path(self, initial: Any, transition: Any, seen: Seen, cut_short: Array) -> Agreement:
         """What the whole history says of the noise of one path: U_s1, and U_s `[T, ...]`."""
@@ -176,6 +174,22 @@ class Evidence(eqx.Module):
             agreements.violations.sum() + closing.violations,
             agreements.flawed.any() | closing.flawed,
         )
+
+
+def next_state(model: POMDP, state: Any, action: Any, u: Any) -> Any:
+    """S_{i+1}; terminal states are absorbing, as in `rollout`."""
+    over, moved = model.terminal(state), model.transition(state, action, u)
+    return jax.tree.map(lambda new, old: jnp.where(over, old, new), moved, state)
+
+
+def states_under(model: POMDP, initial: Any, transition: Any, actions: Any) -> Any:
+    """The states `[T + 1, ...]` that noise U_s1 and U_s `[T, ...]` makes under given actions `[T, ...]`."""
+
+    def step(state: Any, inputs: Any) -> tuple[Any, Any]:
+        return next_state(model, state, *inputs), state
+
+    last, states = jax.lax.scan(step, model.initial(initial), (actions, transition))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), states, last)
 
 
 def separate_rewards(model: POMDP) -> bool:

@@ -25,8 +25,8 @@ class CalibrationRecipe:
     policies: tuple[str, ...] = ()
     """Whose counterfactual returns are ranked, called by the last part of these names; any action by default."""
     scenarios: str = "auto"
-    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), or a
-    function of the model that returns a source."""
+    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), the folder
+    of a trained source, `corrected:` and that folder, or a function of the model that returns a source."""
     steps: tuple[int, ...] = ()
     """The values of t of p(U | h_t); all of the episode by default."""
     episodes: int = 500

@@ -15,6 +15,7 @@ from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precisi
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
+from coulda.hindsight.choosing import found_anywhere
 from coulda.naming import anywhere
 from coulda.policies import find_policy
 from coulda.pomdp import Policy
@@ -40,8 +41,8 @@ class EvaluationRecipe:
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free."""
     scenarios: str = "auto"
-    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), or a
-    function of the model that returns a source."""
+    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), the folder
+    of a trained source, `corrected:` and that folder, or a function of the model that returns a source."""
     rival: str | None = None
     """Another model of the same world, to ask which of the two explains the log better."""
     steps: tuple[int, ...] = ()
@@ -96,7 +97,7 @@ class EvaluationRecipe:
             "log": str(Path(self.log).resolve()),
             "policies": [anywhere(name) for name in self.policies],
             "model": anywhere(self.model),
-            "scenarios": anywhere(self.scenarios) if ":" in self.scenarios else self.scenarios,
+            "scenarios": found_anywhere(self.scenarios),
         }
         return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})
 

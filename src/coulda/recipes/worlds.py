@@ -59,10 +59,10 @@ class World:
         """The source of hindsight, and why it is that one."""
         return chosen(self.model, self.hindsight)
 
-    def source(self, scenarios: Scenarios) -> ScenarioSource:
+    def source(self, scenarios: str) -> ScenarioSource:
         """Where the scenarios come from: "prior" (MB-PS), "first-observation" (GPS-like) or "hindsight" (CF-GPS).
 
-        A source's own name ("particles", …) is CF-GPS with that one.
+        A source's own name ("particles", …), or what else `chosen` knows, is CF-GPS with that one.
         """
         if scenarios == "prior":
             return Prior(self.model)
@@ -70,8 +70,9 @@ class World:
             return self.choice.source.given(1)
         if scenarios == "hindsight":
             return self.choice.source
-        if scenarios not in get_args(Scenarios):
-            raise CouldaError(f"scenarios is {scenarios!r}; name one of {', '.join(map(repr, get_args(Scenarios)))}.")
+        if scenarios not in get_args(Scenarios) and ":" not in scenarios and not Path(scenarios).is_dir():
+            names = ", ".join(map(repr, get_args(Scenarios)))
+            raise CouldaError(f"scenarios is {scenarios!r}; name one of {names}, or the folder of a trained source.")
         return chosen(self.model, scenarios).source
 
 
