@@ -34,6 +34,7 @@ def test_pytorch():
     settings = json.dumps({"episodes": 500, "widths": [8], "repeats": 1, "threads": 1})
     found = json.loads(run("torch", str(PEERS / "policies_torch.py"), settings).splitlines()[-1])
     assert found["policies"]["two layers of 8"]["largest difference of an estimate"] < 1e-4
+    assert found["returns in a model"]["largest difference"] < 1e-4
 
 
 @pytest.mark.slow

@@ -14,16 +14,19 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import nn
 
+from coulda.environments import Queue
 from coulda.episodes import Schema, checked_log
 from coulda.evaluation import ImportanceSampling, Precision, compare
 from coulda.evaluation.importance import KINDS
-from coulda.policies import LoggedPolicy, as_policy
+from coulda.policies import LinearGaussianPolicy, LoggedPolicy, as_policy
 from coulda.policies.host import MOST_ROWS
+from coulda.pomdp import batched, rollout
 
 STEPS, SEEN, ACTIONS = 20, 8, 4
 SIZES = (2**10, 2**12, 2**14, 2**16)
@@ -68,6 +71,27 @@ def seconds(function, repeats: int) -> list[float]:
     return times
 
 
+class Gaussian(nn.Module):
+    """Sends people where the queue is shorter, more or less."""
+
+    def forward(self, observations):
+        """Mean and scale `[n, 1]`."""
+        mean = 0.5 * (observations[:, 1:] - observations[:, :1])
+        return mean, torch.full_like(mean, 0.5)
+
+
+def on_scenarios(episodes: int) -> dict[str, float]:
+    """The module in a model of JAX, on the same noise as the same policy in JAX."""
+    model = Queue()
+    inside = LinearGaussianPolicy(jnp.array([[-0.5, 0.5]]), jnp.zeros(1), jnp.full(1, jnp.log(0.5)))
+    keys = jax.random.split(jax.random.key(0), episodes)
+    found = []
+    for policy in (inside, as_policy(Gaussian(), model.action_space)):
+        play = lambda key, p=policy: rollout(model, p, model.scenario_prior.sample(key)).episode_return
+        found.append(np.asarray(jax.jit(lambda keys, f=play: batched(f, keys))(keys)))
+    return {"mean return": float(found[0].mean()), "largest difference": float(np.abs(found[0] - found[1]).max())}
+
+
 def main() -> None:
     """Print the times."""
     settings = json.loads(sys.argv[1])
@@ -103,7 +127,8 @@ def main() -> None:
             "largest difference of an estimate": max(abs(values[0][name] - values[1][name]) for name in values[0]),
         }
     load = os.getloadavg()[0]
-    print(json.dumps({"episodes": len(log), "steps": log.num_steps, "load": load, "policies": found}))
+    told = {"episodes": len(log), "steps": log.num_steps, "load": load, "policies": found}
+    print(json.dumps(told | {"returns in a model": on_scenarios(settings["episodes"] // 100)}))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -71,7 +72,8 @@ def find_policy(name: str, action_space: gymnasium.Space) -> Policy:
     found = named(name)
     if not isinstance(found, Policy) and (isinstance(found, type) or _takes_nothing(found)):
         found = found()
-    return as_policy(found, action_space, f"'{name}'")
+    # Without folders: workers find it by another path, and shall call it the same.
+    return as_policy(found, action_space, f"'{Path(name).name}'")
 
 
 def _takes_nothing(found: Any) -> bool:
