@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.harness import run_beside
 
-TORCH = {"episodes": 100_000, "widths": [64, 256], "repeats": 5, "threads": 1}
+TORCH = {"episodes": 100_000, "widths": [64, 256], "repeats": 3, "threads": 1}
 
 
 def main() -> dict[str, Any]:

@@ -339,6 +339,8 @@ def test_what_is_no_policy_is_told():
             as_policy(found, space)
     with pytest.raises(CouldaError, match=r"policy 'x' does not fit: .*wrapped for 3 actions.*Box"):
         compare(KEY, random_log(actions=spaces.Box(-9, 9, (2,))), {"x": as_policy(by_side, spaces.Discrete(3))})
+    with pytest.raises(CouldaError, match="known along a log alone"):
+        find_policy("column:new", TWO)
     with pytest.raises(CouldaError, match="as_policy"):
         compare(KEY, LOG, {"x": by_side})
 
@@ -370,6 +372,7 @@ def test_columns_are_checked():
 
 
 MY = """
+from functools import partial
 import numpy as np
 from coulda.policies import UniformPolicy
 
@@ -386,10 +389,12 @@ def function(observations):
 
 def maker(path="somewhere"):
     return Classifier()
+
+bound = partial(maker, "elsewhere")
 """
 
 
-@pytest.mark.parametrize("name", ["Classifier", "fitted", "ours", "function", "maker"])
+@pytest.mark.parametrize("name", ["Classifier", "fitted", "ours", "function", "maker", "bound"])
 def test_all_of_them_are_found_by_name(name, tmp_path):
     path = tmp_path / "my_foreign_policies.py"
     path.write_text(MY)

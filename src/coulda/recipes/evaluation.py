@@ -16,11 +16,9 @@ from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.naming import anywhere, load
 from coulda.policies import find_policy
+from coulda.policies.logged import COLUMN
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
-
-COLUMN = "column:"
-"""Before the name of a column, in the place of a policy's."""
 
 
 @dataclass(frozen=True)
