@@ -35,8 +35,8 @@ def ask_host(policy: HostPolicy, batch: EpisodeLog, every: bool) -> Told:
     if not every:
         acted_on = jax.tree.map(lambda leaf: np.delete(leaf, last, 0), batch.observation)
         return policy.log_densities(acted_on, batch.action), None
-    found = policy.log_probs(batch.observation)
-    return taken_log_probs(np.delete(found, last, 0), batch.action), np.exp(found)
+    found = policy.probabilities(batch.observation)
+    return taken_log_probs(np.delete(found, last, 0), batch.action), found
 
 
 def columns_of(

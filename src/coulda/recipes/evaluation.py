@@ -18,11 +18,9 @@ from coulda.executors import Executor, Work, WorkSpec
 from coulda.hindsight.choosing import found_anywhere
 from coulda.naming import anywhere
 from coulda.policies import find_policy
+from coulda.policies.logged import COLUMN
 from coulda.pomdp import Policy
 from coulda.progress import Advance
-
-COLUMN = "column:"
-"""Before the name of a column, in the place of a policy's."""
 
 
 @dataclass(frozen=True)
