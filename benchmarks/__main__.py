@@ -15,6 +15,7 @@ BENCHMARKS = [
     "search",
     "explanations",
     "particles",
+    "gym",
 ]
 
 
