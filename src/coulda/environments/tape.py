@@ -190,6 +190,9 @@ class Watched(float):
 
     __hash__ = float.__hash__
 
+    def __reduce__(self) -> Any:
+        return float, (float(self),)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = [float(x) if isinstance(x, Watched) else x for x in inputs]
         if ufunc in (np.less, np.less_equal, np.greater, np.greater_equal):
