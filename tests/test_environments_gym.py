@@ -16,7 +16,7 @@ from coulda.environments.taping import taped_reset, taped_step
 from coulda.episodes import collect, write_log
 from coulda.errors import CouldaError
 from coulda.evaluation import OnPolicy, OnScenarios, Precision, compare
-from coulda.hindsight import Inverted, Prior, Tempered, choose
+from coulda.hindsight import Inverted, Prior, choose
 from coulda.policies import AnyAction, TabularPolicy
 from coulda.pomdp import rollout
 from tests import gym_envs
@@ -253,22 +253,6 @@ def test_the_table_takes_a_simulator(shop):
         error = rows[name].terms.std() / np.sqrt(200)
         assert abs(rows[name].value - truth) < 4 * np.hypot(error, rows["on-policy"].terms.std() / np.sqrt(2000))
         assert rows[name].verdict == "trust", rows[name].reasons
-
-
-@pytest.mark.slow
-def test_tempering_agrees_with_inversion():
-    """By whole rollouts: the log evidence of three days within a nat, and draws that replay what was seen."""
-    model = GymSimulator(gym_envs.Shop, horizon=3, workers=0)
-    log = numpy(episodes(model, AnyAction.of(model), drawn(model, 4)))
-    keys = jax.random.split(jax.random.key(3), 4)
-    tempered, slow = numpy(inferred(Tempered(model, particles=400, moves=10), keys, log))
-    _, exact = numpy(inferred(Inverted(model), keys, log))
-    assert (np.abs(slow.log_evidence - exact.log_evidence) < 1).all(), (slow.log_evidence, exact.log_evidence)
-    env = gym_envs.Shop()
-    for i, k in np.ndindex(4, 4):
-        seen, paid = by_hand(env, jax.tree.map(lambda leaf, i=i, k=k: leaf[i, k], tempered), log.action[i])
-        assert seen == log.observation[i].tolist()
-        np.testing.assert_allclose(paid, log.reward[i])
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from coulda.environments import HostSimulator
 from coulda.errors import CouldaError
+from coulda.hindsight import Tempered
 from coulda.noise import Categorical, Normal, Uniform
 from coulda.pomdp import POMDP, GumbelMaxChoice, Policy, rollout
 from tests import host_envs
@@ -42,6 +43,9 @@ class Walk(POMDP):
     def terminal(self, state):
         return ~((state[0] > 0) & (state[0] < 10))
 
+    def observation_log_prob(self, observation, state):
+        return Normal(jnp.stack(state), 0.5).log_prob(observation)
+
 
 class Homesick(Policy):
     """Remembers what it was paid, so that rewards must come back from the host to it."""
@@ -64,6 +68,7 @@ def simulator(workers):
         host_envs.step,
         horizon=HORIZON,
         action_mechanism=mechanism,
+        observation_scale=0.5,
         workers=workers,
         **NOISE,
     )
@@ -87,6 +92,24 @@ def test_host_rollout_is_rollout(workers):
     for name in ("action", "reward", "log_prob"):
         np.testing.assert_allclose(getattr(host, name)[model.live], getattr(model, name)[model.live], rtol=1e-5)
     assert not host.reward[~host.live].any()
+
+
+@pytest.mark.slow
+def test_tempering_by_whole_rollouts_is_that_of_the_model():
+    """Of the walk on the host and of the same walk in JAX, from the same keys: the same draws, the same evidence."""
+
+    @eqx.filter_jit
+    def tempered(model, key, episode):
+        return Tempered(model, particles=40, moves=4).infer_many(key, episode, 8)
+
+    with simulator(0) as walks:
+        scenarios = jax.vmap(walks.scenario_prior.sample)(jax.random.split(jax.random.key(0), 19))
+        episode = jax.tree.map(lambda leaf: leaf[0], episodes(Walk(), scenarios))
+        host = jax.tree.map(np.asarray, tempered(walks, jax.random.key(1), episode))
+    model = jax.tree.map(np.asarray, tempered(Walk(), jax.random.key(1), episode))
+    for a, b in zip(jax.tree.leaves(host), jax.tree.leaves(model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+    assert np.isfinite(host[1].log_evidence)
 
 
 def test_spaces_that_are_not_arrays_are_refused():
