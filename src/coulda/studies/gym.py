@@ -44,7 +44,7 @@ NAMES = (
     "Blackjack-v1",
     "LunarLander-v3",
 )
-TABLE_LOG, TABLE_STEPS = 2000, 40
+TABLE_LOG, TABLE_STEPS = 1000, 40
 CARTPOLE_LOG, CARTPOLE_TRUTH, SCENARIOS = 2000, 5000, 2
 NEAR = 0.03
 """Of the truth, as was asked for."""
