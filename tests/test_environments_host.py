@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coulda.environments import HostSimulator
+from coulda.environments.host_playing import Inputs, Player, Program
 from coulda.errors import CouldaError
 from coulda.hindsight import Tempered
 from coulda.noise import Categorical, Normal, Uniform
@@ -119,3 +120,27 @@ def test_spaces_that_are_not_arrays_are_refused():
 
     with pytest.raises(CouldaError, match="not a space of arrays"):
         HostSimulator(Words, host_envs.begin, initial_noise=Normal(), horizon=2, action_mechanism=GumbelMaxChoice(2))
+
+
+def test_programs_side_by_side_do_not_disturb_each_other():
+    """Two batches that take turns are begun once each, and answered as if alone; an older state is played again."""
+    begun = []
+
+    def begin(env, start):
+        begun.append(float(start))
+        return host_envs.begin(env, start)
+
+    examples = np.zeros(2, np.float32), np.zeros((), np.int32), np.zeros((), np.float32), np.zeros((), np.float32)
+    player = Player(Program(host_envs.Walk, begin, host_envs.step, None, HORIZON, examples))
+
+    def advance(start, steps):
+        noise, ones = np.full((1, steps), 0.9, np.float32), np.ones((1, steps), np.int32)
+        inputs = Inputs(np.float32([start]), noise, ones, np.int32([steps]))
+        return player.advance(inputs, np.zeros(1, bool))[0][0, 0]
+
+    for steps in range(4):
+        assert advance(3.0, steps) == 3 + steps
+        assert advance(5.0, steps) == 5 + steps
+    assert begun == [3.0, 5.0]
+    assert advance(3.0, 2) == 5
+    assert begun == [3.0, 5.0, 3.0]
