@@ -17,6 +17,7 @@ BENCHMARKS = [
     "particles",
     "amortized",
     "policies",
+    "gym",
 ]
 
 

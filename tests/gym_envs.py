@@ -45,6 +45,19 @@ class Drift(gymnasium.Env):
         return np.array([self.place], np.float32), -(self.place**2), abs(self.place) > 2, False, {}
 
 
+class Moody(Shop):
+    """How many come a day is drawn at first, and never seen."""
+
+    def reset(self, **arguments):
+        found = super().reset(**arguments)
+        self.rate = self.np_random.gamma(4.0, 0.6)
+        return found
+
+    def step(self, action):
+        self.stock = max(self.stock - int(self.np_random.poisson(self.rate)), 0)
+        return super().step(action)
+
+
 class Own(Shop):
     """Draws from a generator of its own, made in `reset`."""
 

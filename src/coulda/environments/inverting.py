@@ -71,7 +71,7 @@ class Walker:
 
     def __init__(self, program: Program):
         self.program, self.env = program, program.made()
-        self.rows: list[np.ndarray] | None = None
+        self.rows: list[np.ndarray] = []
         self.careful = False
         """Whether numbers that were compared with something are also tried for other uses."""
         self.resets: list[Leaf] | None = None
@@ -82,11 +82,7 @@ class Walker:
         if not before:
             observation, reward, ended = taped_reset(self.env, row, watch=True), 0.0, False
         else:
-            if (
-                self.rows is None
-                or len(self.rows) != len(before)
-                or any(a is not b for a, b in zip(self.rows, before, strict=True))
-            ):
+            if not self._stands(before):
                 taped_reset(self.env, before[0])
                 for t, old in enumerate(before[1:]):
                     taped_step(self.env, self._action(actions, t), old)
@@ -96,6 +92,10 @@ class Walker:
         self.rows = [*before, row]
         leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(observation)]
         return Seen([leaf.copy() for leaf in leaves], float(reward), ended), GENERATOR.cuts, GENERATOR.scales
+
+    def _stands(self, rows: list[np.ndarray]) -> bool:
+        """Whether these very rows, no copies, were the last to be made."""
+        return len(self.rows) == len(rows) and all(a is b for a, b in zip(self.rows, rows, strict=True))
 
     def _action(self, actions: Any, t: int) -> Any:
         example = self.program.examples[1]
@@ -242,17 +242,24 @@ def _solved(
     cuts: list[set[float]],
     actions: Any,
 ) -> tuple[int, ...]:
-    """The numbers within a box with which what is made changes, though nothing was compared with them."""
+    """The numbers within a box with which what is made changes, though nothing was compared with them.
+
+    The environment stands where the middle of the box has left it.
+    """
     size = (walker.program.examples[2] if not before else walker.program.examples[3]).size
-    found = []
-    for k, scale in enumerate(scales):
-        if scale is None or (cuts[k] and not walker.careful):
-            continue
+    tried = [k for k, scale in enumerate(scales) if scale is not None and (walker.careful or not cuts[k])]
+    found, kept = [], walker.state() if tried else None
+    for k in tried:
         for share in (0.31, 0.77):
             other, _, _ = walker.make(before, _row(box, size, {k: share}), actions)
             if not _equal(other, seen, 0.0):
                 found.append(k)
                 break
+            if kept is None or walker.state() != kept:
+                raise CouldaError(
+                    f"number {k} of a {'step' if before else 'reset'} of {walker.program.name} is not seen at once but "
+                    "may be remembered, so that it cannot be solved for; infer by another source"
+                )
     return tuple(found)
 
 

@@ -100,6 +100,8 @@ class TapedGenerator(np.random.Generator):
 
     def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):  # noqa: ARG002, D102
         values = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
+        if size is None and p is None and len(values) and not self.watch:
+            return np.take(values, int(self._take(None, "choice") * values.shape[axis]), axis=axis)
         n, count = values.shape[axis], 1 if size is None else math.prod(np.atleast_1d(size).tolist())
         if not n:
             raise ValueError("a cannot be empty")
@@ -187,6 +189,9 @@ class Watched(float):
         return float(self) >= other
 
     __hash__ = float.__hash__
+
+    def __reduce__(self) -> Any:
+        return float, (float(self),)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = [float(x) if isinstance(x, Watched) else x for x in inputs]

@@ -23,6 +23,7 @@ from jax import Array
 from coulda.environments import GymSimulator
 from coulda.environments.taping import taped_reset, taped_step
 from coulda.episodes import collect, open_log, write_log
+from coulda.episodes.log import concatenate
 from coulda.errors import CouldaError
 from coulda.evaluation import OnScenarios, Precision, compare
 from coulda.noise import Categorical
@@ -43,7 +44,7 @@ NAMES = (
     "Blackjack-v1",
     "LunarLander-v3",
 )
-TABLE_LOG, TABLE_STEPS = 2000, 40
+TABLE_LOG, TABLE_STEPS = 1000, 40
 CARTPOLE_LOG, CARTPOLE_TRUTH, SCENARIOS = 2000, 5000, 2
 NEAR = 0.03
 """Of the truth, as was asked for."""
@@ -123,7 +124,7 @@ def _replayed(key: Array, model: GymSimulator, env: gymnasium.Env, count: int) -
     """How many episodes come out as logged, to the bit, and how many steps they had."""
     with TemporaryDirectory() as folder:
         write_log(Path(folder) / "log", collect(key, model, AnyAction.of(model), count))
-        log = next(iter(open_log(Path(folder) / "log").batches(count)))
+        log = concatenate(list(open_log(Path(folder) / "log").batches()))
     # The keys of `collect`: episode i is on the tape that its own draws.
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(count))
     tapes = jax.tree.map(np.asarray, jax.jit(jax.vmap(model.scenario_prior.sample))(keys))
