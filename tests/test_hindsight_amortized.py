@@ -273,7 +273,7 @@ def test_a_black_box_is_learned_by_what_it_shows():
 @cache
 def queue() -> tuple[Queue, Amortized]:
     model = Queue(horizon=3)
-    return model, Amortized.train(KEY, model, simulations=8000, progress=False)
+    return model, Amortized.train(KEY, model, simulations=8000, width=32, passes=60, progress=False)
 
 
 @eqx.filter_jit
