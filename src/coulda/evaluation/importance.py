@@ -24,6 +24,7 @@ from coulda.evaluation.diagnostics import cap_diagnostic, log_diagnostics, sprea
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
+from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Reading, Weighted, generator
 from coulda.weights import effective_sample_size
 
@@ -65,7 +66,7 @@ class ImportanceSampling(SinglePolicyMethod):
         weights = total_weights(weighted, self.kind, self.cap)
         ratios = statistics(weighted, self.kind, self.cap)
         diagnostics = weight_diagnostics(weighted) + spread_diagnostic(ratios.terms)
-        diagnostics += log_diagnostics(reading, weighs=True)
+        diagnostics += propensity_diagnostic(reading) + log_diagnostics(reading, weighs=True)
         if self.kind == "capped":
             diagnostics = (cap_diagnostic(weights, weighted.total), *diagnostics)
         return Estimate(

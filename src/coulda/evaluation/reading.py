@@ -20,9 +20,10 @@ from coulda.episodes import EpisodeLog, Schema, StoredLog
 from coulda.episodes.log import padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
+from coulda.evaluation.nodes import nodes
 from coulda.evaluation.returns import Returns
 from coulda.pomdp import Episode, Policy, batched
-from coulda.pomdp.walk import all_log_probs, remembers, taken_log_probs
+from coulda.pomdp.walk import all_log_probs, next_actions, remembers, taken_log_probs
 
 Log = EpisodeLog | StoredLog
 
@@ -95,11 +96,12 @@ class Reading:
     log_prob: np.ndarray
     """log μ(a_t | h_t), `[N, T]`, zero after the end; NaN where it is not known."""
     action: np.ndarray | None
-    """Numbers of discrete actions from 0, `[N, T]`."""
+    """Numbers of discrete actions from 0, `[N, T]`; or actions that are numbers, `[N, T, k]`."""
     taken: dict[str, np.ndarray]
     """By policy: log π(a_t | h_t), `[N, T]`, zero after the end."""
     probabilities: dict[str, np.ndarray]
-    """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`."""
+    """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`; or, where they are numbers, those at its `nodes`,
+    `[N, T + 1, K, k]`."""
     features: dict[Hashable, np.ndarray]
     """By the name of the features: what a regression sees of each observation, `[N, T + 1, ...]`."""
     asked: Returns
@@ -108,6 +110,11 @@ class Reading:
     def __len__(self) -> int:
         """N."""
         return len(self.lengths)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are numbers, and no choices."""
+        return isinstance(self.log.schema.action_space, spaces.Box)
 
     @cached_property
     def live(self) -> np.ndarray:
@@ -168,22 +175,23 @@ def read(
     Args:
         log: in memory or on disk.
         policies: by name.
-        features: what regressions need to see of observations. Where there are any, the probabilities of all actions
-            are kept too, which must be discrete then.
+        features: what regressions need to see of observations. Where there are any, what the policies would do is kept
+            too: actions must be discrete then, or numbers.
         walk: whether the policies are run over the log, each once.
         returns: what is asked of them.
     """
     chosen = {one.name: one for one in features}
-    if chosen and not isinstance(log.schema.action_space, spaces.Discrete):
-        raise CouldaError(f"fitted values need discrete actions; this log's are {log.schema.action_space}")
+    if chosen and not isinstance(log.schema.action_space, spaces.Discrete | spaces.Box):
+        raise CouldaError(f"fitted values need discrete or continuous actions, and not {log.schema.action_space}")
     space, size, possible = HashableSpace(log.schema.observation_space), _batch_size(log), _possible_steps(log)
-    says = {name: eqx.Partial(_say, policy, bool(chosen)) for name, policy in policies.items() if walk}
+    ask = _how(log.schema.action_space) if chosen else None
+    says = {name: eqx.Partial(_say, policy, ask) for name, policy in policies.items() if walk}
     sees = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
     walked = {name: say for name, say in says.items() if possible is None or remembers(policies[name])}
     asked = walked, sees if possible is None else {}
     columns, answers = [], []
     for batch in log.batches(size):
-        columns.append({name: getattr(batch, name) for name in _kept(log.schema)})
+        columns.append({name: getattr(batch, name) for name in _kept(log.schema, bool(chosen))})
         inputs = (_filled(batch, 0, log.max_length, size)[0],) if any(asked) else ()
         answers.append([_answers(programs, inputs, len(batch)) for programs in asked])
     flat, (said, seen) = _joined(columns), _joined(answers)
@@ -200,7 +208,7 @@ def read(
         flat["terminated"],
         _spread(flat["reward"].astype(float), live),
         _spread(flat["log_prob"].astype(float), live),
-        _number(log.schema.action_space, flat["action"])[padding(flat["lengths"], log.max_length)] if chosen else None,
+        _done(log.schema.action_space, flat["action"])[padding(flat["lengths"], log.max_length)] if chosen else None,
         {name: one for name, (one, _) in said.items()},
         {name: every for name, (_, every) in said.items() if every is not None},
         seen,
@@ -208,11 +216,19 @@ def read(
     )
 
 
-def _kept(schema: Schema) -> list[str]:
-    """What is kept of a log: a few numbers per step, observations and actions only where they are such."""
+def _kept(schema: Schema, fitted: bool) -> list[str]:
+    """What is kept of a log: a few numbers per step, observations only where they are such, actions where needed."""
     numbered = {"observation": schema.observation_space, "action": schema.action_space}
-    discrete = [name for name, space in numbered.items() if isinstance(space, spaces.Discrete)]
-    return ["lengths", "terminated", "reward", "log_prob", *discrete]
+    kept = [name for name, space in numbered.items() if isinstance(space, spaces.Discrete)]
+    kept += ["action"] if fitted and "action" not in kept else []
+    return ["lengths", "terminated", "reward", "log_prob", *kept]
+
+
+def _done(space: spaces.Space, column: np.ndarray) -> np.ndarray:
+    """Actions as numbers from 0, or `[n, k]`."""
+    if isinstance(space, spaces.Discrete):
+        return _number(space, column)
+    return column.reshape(len(column), -1).astype(np.float32)
 
 
 def _answers(programs: Mapping[Any, Callable[..., Any]], inputs: tuple[Any, ...], count: int | None = None) -> Any:
@@ -281,10 +297,24 @@ def _number(space: spaces.Space, column: np.ndarray) -> np.ndarray:
     return column - np.int32(space.start)
 
 
-def _say(policy: Policy, every: bool, episode: Episode) -> tuple[Array, Array | None]:
-    """Log-probabilities of what was done, `[T]`, and probabilities of all that could have been, `[T + 1, A]`."""
-    probabilities = jnp.exp(all_log_probs(policy, episode)) if every else None
-    return taken_log_probs(policy, episode), probabilities
+def _say(policy: Policy, ask: tuple[int, ...] | None, episode: Episode) -> tuple[Array, Array | None]:
+    """Log-probabilities of what was done, `[T]`, and what could have been: `[T + 1, A]` or `[T + 1, K, k]`.
+
+    `ask` is None for the first alone, and else the shape of actions that are numbers, or () for probabilities.
+    """
+    if ask is None:
+        return taken_log_probs(policy, episode), None
+    if ask == CHOICES:
+        return taken_log_probs(policy, episode), jnp.exp(all_log_probs(policy, episode))
+    return taken_log_probs(policy, episode), next_actions(policy, episode, nodes(int(np.prod(ask))))
+
+
+def _how(space: spaces.Space) -> tuple[int, ...]:
+    return CHOICES if isinstance(space, spaces.Discrete) else tuple(space.shape or ())
+
+
+CHOICES = (-1,)
+"""In the place of a shape, where actions are choices."""
 
 
 def _see(features: Features, space: HashableSpace, episode: Episode) -> Array:
