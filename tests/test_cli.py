@@ -29,6 +29,46 @@ def test_version():
     assert run("--version").stdout.startswith("coulda 0.")
 
 
+def test_help_and_version_do_not_wait_for_jax():
+    program = "import sys; from coulda.cli import main; main([sys.argv[1]]); assert 'jax' not in sys.modules"
+    for argument in ("--help", "--version"):
+        subprocess.run([sys.executable, "-c", program, argument], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def policy(:", "SyntaxError"),
+        ("import no_such_neighbor", "No module named 'no_such_neighbor'"),
+        ("def policy():\n    return {}['ward']", "KeyError: 'ward'"),
+    ],
+)
+def test_a_mistake_in_ones_own_file_shows_ones_own_frames(tmp_path, capsys, text, told):
+    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "log.csv").write_text("episode,step,observation,action,reward\n0,0,0,0,1.0\n0,1,1,1,0.0\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(tmp_path / "log.csv"), "--policy", f"{tmp_path / 'mine.py'}:policy"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 1, error
+    assert told in error
+    assert "mine.py" in error
+    assert "coulda/" not in error.replace(str(tmp_path), "")
+    assert "your own code" in error
+
+
+def test_where_compiled_programs_are_kept_is_one_variable(tmp_path):
+    program = (
+        "import os, sys; from coulda.cli import _keep_programs; _keep_programs();"
+        "print(os.environ.get('JAX_COMPILATION_CACHE_DIR'))"
+    )
+    kept = {}
+    for place in ("off", str(tmp_path)):
+        environment = {"PATH": "", "HOME": str(tmp_path), "COULDA_CACHE": place, "PYTHONPATH": ":".join(sys.path)}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        kept[place] = done.stdout.strip()
+    assert kept == {"off": "None", str(tmp_path): str(tmp_path)}
+
+
 def test_an_unknown_command_says_what_there_is():
     result = run("nonsense")
     assert result.returncode == 2
@@ -124,3 +164,11 @@ def test_a_masked_view_shows_less():
 
 def test_arrows_are_letters():
     assert list(read_keys(io.StringIO("\x1b[A\x1b[Dw q"))) == ["w", "a", "w", " ", "q"]
+
+
+@pytest.mark.slow
+def test_the_doctor_finds_nothing(capsys):
+    main(["doctor"])
+    told = capsys.readouterr().out
+    assert "methods agree with the truth" in told
+    assert "[plots]" in told

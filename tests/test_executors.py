@@ -199,6 +199,7 @@ def test_what_goes_wrong_in_a_worker_is_told_and_the_worker_goes_on():
         assert pid != os.getpid()
 
 
+@pytest.mark.slow
 def test_a_search_whose_episodes_are_collected_elsewhere_is_the_same():
     world = find_world("bandit")
     search = PolicySearch(world.environment, world.model, world.hindsight, optax.sgd(0.1), num_episodes=6)

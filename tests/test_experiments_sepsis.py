@@ -26,6 +26,7 @@ def test_projecting_forgets_glucose_and_nothing_else():
     assert sorted(seen) == list(range(sepsis.PROJECTED))
 
 
+@pytest.mark.slow
 def test_counts_are_the_logs(log):
     expected = np.zeros((8, 146, 146))
     dead, left = set(), set()
@@ -41,6 +42,7 @@ def test_counts_are_the_logs(log):
     np.testing.assert_array_equal(sepsis.count(log), expected)
 
 
+@pytest.mark.slow
 def test_the_learned_policy_is_optimal_in_the_learned_model(log):
     learned = sepsis.learn(log)
     assert set(np.unique(learned.policy)) == {0.0, 1.0}
@@ -52,6 +54,7 @@ def test_the_learned_policy_is_optimal_in_the_learned_model(log):
     np.testing.assert_allclose(value, solution.value, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_frequencies_are_probabilities(log):
     fitted = sepsis.with_frequencies(log)
     assert fitted.schema.behavior == "fitted"

@@ -67,6 +67,7 @@ def test_one_episode(folder: Path, capsys):
     assert [episode["episode"] for episode in written["episodes"]] == [3]
 
 
+@pytest.mark.slow
 def test_continuous_actions_to_try(tmp_path: Path, capsys):
     model, log = bent()
     write_any(tmp_path / "log", log)

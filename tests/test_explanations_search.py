@@ -142,6 +142,7 @@ def test_ways_that_meet_are_merged():
     np.testing.assert_allclose(found.value, exact.answers.value[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_somebody_decides_after_an_end_that_was_put_off():
     """Both ways of explaining agree on it, and on what it is worth: without it the last action is kept."""
     model, log, _ = line()
@@ -172,6 +173,7 @@ def drawn_for(model, log, i):
     return episode, *(jax.tree.map(lambda leaf, s=s: leaf[s], drawn) for s in (slice(2), slice(2, None)))
 
 
+@pytest.mark.slow
 def test_hidden_states_are_chosen_on_one_half_and_scored_on_the_other():
     model, log, found = hidden()
     for i in range(len(log)):

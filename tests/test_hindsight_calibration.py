@@ -95,6 +95,7 @@ def test_exact_posteriors_are_calibrated(name):
     assert any("without noise" in sentence for sentence in calibration.sentences) == (name == OBSERVED)
 
 
+@pytest.mark.slow
 def test_a_part_of_the_history_is_asked_by_itself():
     calibration = found(HIDDEN, steps=(0, 2))
     assert calibration.verdict == "calibrated", calibration.sentences
@@ -106,6 +107,7 @@ def test_a_part_of_the_history_is_asked_by_itself():
     np.testing.assert_array_less(np.abs(np.subtract(*calibration.coverage(2))), 0.08)  # KS at 500: 3e-3
 
 
+@pytest.mark.slow
 def test_a_posterior_that_is_a_fifth_too_narrow_is_found():
     calibration = found(HIDDEN, Bent, 0.8, 0.0)
     assert calibration.verdict == "not calibrated"
@@ -284,6 +286,7 @@ def test_the_picture_shows_what_is_wrong_in_red():
     assert "#b3261e" in draw_calibration(found(HIDDEN, Bent, 0.8, 0.0))
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_calibrate_finds(tmp_path, capsys):
     name = "tests.test_hindsight_calibration"
     arguments = ["--model", f"{name}:tiger_model", "--policy", f"{name}:target", "--out", str(tmp_path)]

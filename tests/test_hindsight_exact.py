@@ -159,6 +159,7 @@ def _log(model, actor, keys):
     return jax.vmap(lambda key: rollout(model, actor, model.scenario_prior.sample(key)))(keys)
 
 
+@pytest.mark.slow
 def test_counterfactual_evaluation_with_gumbels_is_unbiased():
     """Corollary 3 by statistics: CF-PE and MB-PE of the tiger agree; with another model's posterior they do not."""
     model = tiger(horizon=3, reparameterization="gumbel_max")
@@ -189,6 +190,7 @@ def _first_state(source, keys, episodes):
     return jax.vmap(lambda k, e: source.model.initial(source.infer(k, e).initial).index)(keys, episodes)
 
 
+@pytest.mark.slow
 def test_a_planners_actions_are_evidence_of_what_it_saw():
     """A log made by someone who sees more is confounded: the posterior is right with the planner given, else not."""
     model = tiger(horizon=1, reparameterization="gumbel_max")

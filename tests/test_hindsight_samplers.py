@@ -332,6 +332,7 @@ def test_inferred_scenarios_replay_ends_rewards_and_observations():
     assert np.allclose(again.observation[:, :seen], np.asarray(episode.observation)[:seen], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cut_short_says_nothing_of_its_end():
     """Where no particle can be at its end; else the end is evidence, which is the twin."""
     episode = seen([0.0, -4.0, -5.0, -4.0, 0.0, 0.0])

@@ -75,6 +75,7 @@ def test_counterfactual_stability(seed, size, zeros):
 DRAWS = 10**6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUPLINGS)
 def test_a_million_draws_agree(name):
     """Within 2e-3: four standard errors of the least precise share, 0.5 / sqrt(1e6); fails by chance once in 1000.
@@ -103,6 +104,7 @@ def test_a_million_draws_agree(name):
     assert np.abs(first - rows[values[1]]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     """Also where a probability is 0; ties in s have one-sided slopes and are left out."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

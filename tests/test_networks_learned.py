@@ -105,7 +105,8 @@ def test_divergence_is_the_mean_log_ratio():
     np.testing.assert_allclose(q.divergence(q), 0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
 def test_the_gradient_of_the_loss_is_its_slope(shared):
     network = make(shared)
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), episode(0), episode(1))

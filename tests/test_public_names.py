@@ -65,8 +65,8 @@ def test_what_a_page_imports_is_public(page):
 
 
 def test_what_is_imported_late_is_what_its_room_offers():
-    for name, room in coulda._ROOMS.items():
-        assert name in coulda.__all__
+    assert sorted(coulda._HOME) == sorted(coulda.__all__)
+    for name, room in coulda._HOME.items():
         assert getattr(coulda, name) is getattr(importlib.import_module(f"coulda.{room}"), name)
 
 

@@ -117,6 +117,7 @@ def test_every_world_has_its_three_sources():
         world.source("future")
 
 
+@pytest.mark.slow
 def test_trainable_policies_and_the_pendulum_pass_the_public_checks():
     for name in ("tiger", "linear"):
         world = find_world(name)

@@ -44,7 +44,7 @@ def test_training_is_a_loop_over_the_step(tmp_path):
     for n in range(10):
         state, _ = training.step(jax.random.fold_in(step_key, n), state)
     trained = run(tmp_path, 10)
-    assert (trained.step, trained.status) == (10, "done")
+    assert (trained.step, trained.stopped_by) == (10, None)
     assert_same_bits(trained.state, state)
     assert_same_bits(run(None, 10).state, state)
 
@@ -62,7 +62,7 @@ def test_resume_is_bit_identical(tmp_path, stop):
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
     trained = run(tmp_path, 5)
     again = run(tmp_path, 5, resume=True, step=None)
-    assert again.status == "done"
+    assert again.stopped_by is None
     assert_same_bits(trained.state, again.state)
 
 
@@ -188,6 +188,7 @@ def program(*arguments) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_kills_lose_nothing(tmp_path):
     """Ten SIGKILLs, half of them inside a checkpoint's write: the same bits in the end as a run left alone."""
     assert "10 kills" in program("kill", tmp_path / "killed", 100_000, 10, 0)
@@ -210,7 +211,7 @@ def test_a_second_process_is_refused_while_the_first_trains(tmp_path):
         finally:
             process.kill()
     reached = checkpoint_steps(tmp_path)[-1]
-    assert run(tmp_path, reached + 3, resume=True, config={"log_every": 1}).status == "done"
+    assert run(tmp_path, reached + 3, resume=True, config={"log_every": 1}).stopped_by is None
     assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == list(range(1, reached + 4))
 
 
@@ -222,8 +223,8 @@ def test_ctrl_c_saves_and_exits_cleanly(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    status, step = output.split()
-    assert (process.returncode, status) == (0, "interrupted")
+    stopped_by, step = output.split()
+    assert (process.returncode, stopped_by) == (0, str(int(signal.SIGINT)))
     program("run", tmp_path / "alone", step, 0)
     name = checkpoint_path(Path(), int(step)).name
     assert state_files(tmp_path / "interrupted")[name] == state_files(tmp_path / "alone")[name]
@@ -291,6 +292,7 @@ print(use_all_cores(), len(jax.devices()), use_all_cores())
 """
 
 
+@pytest.mark.slow
 def test_cores_become_devices_before_jax_is_used():
     done = subprocess.run([sys.executable, "-c", CORES], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

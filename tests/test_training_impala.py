@@ -74,6 +74,7 @@ def test_one_step_reward(clip_rho, learns):
     assert value > 0.95 if learns else value < 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("discount", "learns"), [(1.0, True), (0.0, False)])
 def test_two_step_reward(discount, learns):
     # 1 is paid after the second step for action 1 and then 0. The twin's V-trace carries nothing back to the first
@@ -125,6 +126,7 @@ def leaking_bit() -> TabularPOMDP:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_hidden_bit_is_not_known_before_it_is_shown(leaks):
     # The bit is 1 in 70% of the episodes: 0.7 is the best without knowing it, 1 with a state that leaks.

@@ -1,39 +1,33 @@
 """What would have happened, had we acted differently? Counterfactual inference on logged experience.
 
-What the README uses is here; the rest is in the packages, each of which says in `__all__` what it offers.
+What the README uses is here, imported when it is first asked for; the rest is in the packages, each of which says in
+`__all__` what it offers.
 """
 
 import importlib
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
-from coulda.counterfactual import Counterfactual, counterfactual
-from coulda.environments.sokoban.gym import register as _register
-from coulda.errors import CouldaError
-from coulda.noise import (
-    Bernoulli,
-    Categorical,
-    Empirical,
-    Gumbel,
-    Independent,
-    NoiseDistribution,
-    Normal,
-    Point,
-    Uniform,
-    mix,
-)
-from coulda.pomdp import POMDP, Episode, Planner, Policy, Scenario, Trajectory, batched, rollout
-from coulda.scm import SCM, Intervention, Mechanism, SCMError, do
-
 if TYPE_CHECKING:
+    from coulda.counterfactuals import Counterfactual, counterfactual
     from coulda.episodes import EpisodeLog, collect, open_log
+    from coulda.errors import CouldaError
     from coulda.evaluation import Estimate, OnScenarios, compare, evaluate, model_free
     from coulda.hindsight import Exact, Prior
+    from coulda.noise import (
+        Bernoulli,
+        Categorical,
+        Empirical,
+        Gumbel,
+        Independent,
+        NoiseDistribution,
+        Normal,
+        Point,
+        Uniform,
+        mix,
+    )
+    from coulda.pomdp import POMDP, Episode, Planner, Policy, Scenario, Trajectory, batched, rollout
+    from coulda.scm import SCM, Intervention, Mechanism, SCMError, do
     from coulda.search import PolicySearch
-
-_register()  # gymnasium.make("coulda/POSokoban-v0") after `import coulda`
-
-__version__ = _version("coulda")
 
 __all__ = [
     "POMDP",
@@ -76,22 +70,35 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "EpisodeLog": "episodes",
-    "Estimate": "evaluation",
-    "Exact": "hindsight",
-    "OnScenarios": "evaluation",
-    "PolicySearch": "search",
-    "Prior": "hindsight",
-    "collect": "episodes",
-    "compare": "evaluation",
-    "evaluate": "evaluation",
-    "model_free": "evaluation",
-    "open_log": "episodes",
+    "counterfactuals": ("Counterfactual", "counterfactual"),
+    "episodes": ("EpisodeLog", "collect", "open_log"),
+    "errors": ("CouldaError",),
+    "evaluation": ("Estimate", "OnScenarios", "compare", "evaluate", "model_free"),
+    "hindsight": ("Exact", "Prior"),
+    "noise": (
+        "Bernoulli",
+        "Categorical",
+        "Empirical",
+        "Gumbel",
+        "Independent",
+        "NoiseDistribution",
+        "Normal",
+        "Point",
+        "Uniform",
+        "mix",
+    ),
+    "pomdp": ("POMDP", "Episode", "Planner", "Policy", "Scenario", "Trajectory", "batched", "rollout"),
+    "scm": ("SCM", "Intervention", "Mechanism", "SCMError", "do"),
+    "search": ("PolicySearch",),
 }
-"""Where to find what is imported when it is first asked for: these rooms take SciPy and optax with them."""
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _ROOMS:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("coulda")
+    if name not in _HOME:
         raise AttributeError(f"module 'coulda' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"coulda.{_ROOMS[name]}"), name)
+    return getattr(importlib.import_module(f"coulda.{_HOME[name]}"), name)

@@ -43,6 +43,8 @@ def load(name: str, kind: type[Kind]) -> Kind:
 
 def anywhere(name: str) -> str:
     """The same name such that it is found from any folder."""
+    if name.endswith(".onnx"):
+        return str(Path(name).resolve())
     place, _, attribute = name.rpartition(":")
     return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
 

@@ -42,7 +42,7 @@ def learn(folder: str, steps: int, pause: float) -> int:
 
 def run(folder: Path, steps: int, pause: float) -> None:
     trained = train_paced(folder, steps, pause)
-    print(trained.status, trained.step, flush=True)
+    print(trained.stopped_by, trained.step, flush=True)
 
 
 def train_paced(folder: Path, steps: int, pause: float) -> Trained:

@@ -6,15 +6,14 @@ imported only when the command is called, so that `coulda --help` is quick.
 
 import importlib
 import os
+import signal
 import sys
+import sysconfig
+import traceback
 from contextlib import suppress
-from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-import tyro
-from rich.console import Console
-
-from coulda.cli.presets import named
 from coulda.errors import CouldaError
 
 __all__ = ["COMMANDS", "main"]
@@ -27,28 +26,38 @@ COMMANDS = {
     "report": "one page to look at, of a run: verdicts, table and the counterfactual explorer",
     "episodes": "look at a log of episodes, check it, convert it",
     "search": "find a policy on counterfactual trajectories",
+    "export": "write a policy for use without JAX: NumPy or ONNX",
     "train": "train a policy by IMPALA, without a model",
     "train-policy": "train a policy for PO-Sokoban from the exact solver",
     "train-scenarios": "train a scenario model of PO-Sokoban, which infers levels from histories",
     "reproduce": "every figure of the paper, from scratch",
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
+    "doctor": "versions, devices, extras and a self-test, to paste into a bug report",
 }
 """Commands, in the order of `--help`. `coulda.cli.<name>.COMMANDS` is a dataclass, or a dict of them by name."""
 
-COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "sokoban"))
+COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "export", "sokoban"))
 """Commands that compute, on all cores."""
 
 MISTAKES = (CouldaError, OSError, ImportError)
 """What a user can mend: shown as one line, without a traceback."""
 
+CACHE_SIZE = 2**31
+"""Bytes of compiled programs that are kept; the least used go first."""
+
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `coulda ARGUMENTS`. Exits with 2 for a mistake and 130 for Ctrl-C."""
+    """Run `coulda ARGUMENTS`.
+
+    Exits with 2 for a mistake, 1 where the user's own code fails, 130 for Ctrl-C and 143 for SIGTERM.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
     elif name in ("-V", "--version"):
+        from importlib.metadata import version
+
         print(f"coulda {version('coulda')}")
     elif name not in COMMANDS:
         _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}.")
@@ -58,22 +67,35 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(name: str, arguments: list[str]) -> None:
     try:
+        if name in COMPUTING:
+            _keep_programs()
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
         command = parse(commands, f"coulda {name}", arguments)
         if name in COMPUTING:
-            _use_all_cores()
-        command.run()
-    except MISTAKES as error:
+            _compute(command)
+        else:
+            command.run()
+    except KeyboardInterrupt as stop:
+        # A training says itself how far it came, and which signal stopped it.
+        print(str(stop) or "interrupted", file=sys.stderr)
+        sys.exit(128 + getattr(stop, "number", signal.SIGINT))
+    except Exception as error:
         if os.environ.get("COULDA_TRACEBACK"):
             raise
+        if not isinstance(error, CouldaError) and (own := own_frames(error)):
+            print(own, file=sys.stderr)
+            _fail("this came from your own code, above; coulda called it.", 1)
+        if not isinstance(error, MISTAKES):
+            raise
         _fail(str(error))
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted")
-        sys.exit(130)
 
 
 def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
     """The command with its options; those that are not given are its preset's, where it has presets (`of`)."""
+    import tyro
+
+    from coulda.cli.presets import named
+
     if isinstance(commands, dict):
         return tyro.extras.subcommand_cli_from_dict(commands, prog=prog, args=arguments)
     if not hasattr(commands, "of"):
@@ -81,12 +103,47 @@ def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
     return tyro.cli(commands, prog=prog, args=arguments, default=commands.of(**named(prog, arguments)))
 
 
-def _use_all_cores() -> None:
+def own_frames(error: Exception) -> str:
+    """The part of the traceback that is the user's: neither coulda's, nor a library's; nothing where there is none."""
+    theirs = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
+    outside = lambda name: not name.startswith("<") and not any(Path(name).is_relative_to(place) for place in theirs)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if outside(frame.filename)]
+    wrong = isinstance(error, SyntaxError) and error.filename is not None and outside(error.filename)
+    if not frames and not wrong:
+        return ""
+    return "".join(
+        ["Traceback (your code):\n", *traceback.format_list(frames), *traceback.format_exception_only(error)]
+    )
+
+
+def _keep_programs() -> None:
+    """Keep compiled programs in the user's cache folder, so that a second command compiles nothing.
+
+    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there; JAX's own settings go first. It is read when
+    JAX is imported, and workers inherit it. With a limit of its size, JAX locks the folder, so that processes may share
+    it.
+    """
+    place = os.environ.get("COULDA_CACHE")
+    if place == "off" or "jax" in sys.modules:
+        return
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coulda" if place is None else Path(place)
+    )
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(CACHE_SIZE))
+    # By default only programs that take a second are kept; ours are many and small.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+def _compute(command: Any) -> None:
+    from coulda.policies import answering_hosts
     from coulda.trainer import use_all_cores
 
     # A program that used JAX before it called `main` keeps the devices that it has.
     with suppress(CouldaError):
         use_all_cores()
+    with answering_hosts():
+        command.run()
 
 
 def _help() -> str:
@@ -99,14 +156,14 @@ def _help() -> str:
         f"{commands}\n\n"
         "  --help      this page; `coulda COMMAND --help` for each command's\n"
         "  --version   the version\n\n"
-        "COULDA_TRACEBACK=1 shows where an error came from."
+        "COULDA_TRACEBACK=1 shows where an error came from. Compiled programs are kept in\n"
+        "~/.cache/coulda; COULDA_CACHE=off keeps none, COULDA_CACHE=FOLDER keeps them there."
     )
 
 
-def _fail(message: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {_escape(message)}")
-    sys.exit(2)
+def _fail(message: str, code: int = 2) -> None:
+    from rich.console import Console
+    from rich.markup import escape
 
-
-def _escape(message: str) -> str:
-    return message.replace("[", r"\[")
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+    sys.exit(code)

@@ -36,7 +36,10 @@ class Evaluate:
     log: Annotated[Path, tyro.conf.Positional]
     """The log, in any format; see `coulda episodes`."""
     policy: Annotated[list[str], tyro.conf.UseAppendAction]
-    """A policy to evaluate; may be given several times."""
+    """A policy to evaluate; may be given several times. One of scikit-learn, PyTorch or stable-baselines3, or any
+    function of a batch of observations, is wrapped; file.onnx is run by onnxruntime; column:x is one whose
+    probabilities are in the log's own table, of the actions taken (x), or of every action (x_0, x_1, …), which DR, WDR
+    and FQE need."""
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free. Its `malformed` says which scenarios are."""
     scenarios: str = "auto"

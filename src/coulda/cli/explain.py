@@ -17,11 +17,11 @@ from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, OnScenarios, compare
 from coulda.explanations import Credit, LogExplanation, Question, credit_log, draw_curve, explain_log
-from coulda.explanations.explain import check_scenarios
+from coulda.explanations.explain import check, check_scenarios
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import observed_tables, state_numbers
 from coulda.naming import load
-from coulda.policies import UniformPolicy
+from coulda.policies import UniformPolicy, find_policy
 from coulda.pomdp import POMDP, FinitePOMDP, Policy
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
@@ -82,17 +82,17 @@ class Explain:
         key, console = jax.random.key(self.seed), Console()
         model, found = load(self.model, POMDP), recipe.episodes
         log = found.read() if isinstance(found, StoredLog) else found
-        policy = None if self.policy is None else load(self.policy, Policy)
+        policy = None if self.policy is None else find_policy(self.policy, model.action_space)
         afterwards = policy if policy is not None and not jax.tree.leaves(policy.initial_carry()) else None
         question = Question(
             self.changes, self.frozen, self._candidates(model), self.cost, self.target, afterwards, self.budget
         )
         chosen = self._chosen(log)
-        question.check(model, chosen)
         check_scenarios(self.num_scenarios)
         on_scenarios = recipe.on_scenarios
         assert on_scenarios is not None
         source = None if self.scenarios == "auto" and has_tables(model) else on_scenarios.choice.source
+        check(model, chosen, source, question, self.episode or 0)
         if policy is None and isinstance(model.action_space, spaces.Discrete):
             policy = UniformPolicy(int(model.action_space.n))
         comparison = self._evaluated(key, model, log, on_scenarios.choice.source, policy)

@@ -67,6 +67,7 @@ class Search:
             console.print(f"Scenarios: {why}.", highlight=False, soft_wrap=True, markup=False)
         with self._open() as executor:
             trained = search_policy(self.recipe, world, self.running, executor)
+        trained.check_finished()
         policies = {"before": self.recipe.first_policy(world), f"after {trained.step} updates": trained.state.policy}
         if self.running.evaluation_episodes:
             console.print(self.before_and_after(world, policies))

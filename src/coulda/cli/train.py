@@ -40,6 +40,7 @@ class Train:
         self.recipe.first_policy()  # before the work: a world that it cannot learn in should cost nothing
         with self.who.open(self.recipe.spec) as executor:
             trained = learn(self.recipe, executor, self.running)
+        trained.check_finished()
         if self.running.evaluation_episodes:
             Console().print(self.before_and_after(trained))
 

@@ -60,9 +60,7 @@ class TrainNetwork:
             with console.status("generating levels …"):
                 levels = draw_levels(level_key(self.seed), world, pool, recipe.levels)
             trained = train(self.seed, world, levels, recipe, self.running)
-            if trained.status == "interrupted":
-                console.print(f"stopped after {trained.step} updates; the same command goes on from there")
-                return
+            trained.check_finished()
             if episodes := self.running.evaluation_episodes:
                 console.print(measure(trained.state, HeldOut.drawn(self.seed + 2, world, episodes)))
             save(path, trained.state)

@@ -15,7 +15,14 @@ from coulda.episodes.log import EpisodeLog, Schema
 from coulda.episodes.minari import read_minari, write_minari
 from coulda.episodes.recorder import Recorder
 from coulda.episodes.rows import Columns
-from coulda.episodes.tables import from_frame, read_table, to_frame, write_table
+from coulda.episodes.tables import (
+    from_frame,
+    policy_in_frame,
+    policy_in_table,
+    read_table,
+    to_frame,
+    write_table,
+)
 from coulda.episodes.validation import LogError, checked_log, from_episodes
 
 __all__ = [
@@ -33,6 +40,8 @@ __all__ = [
     "from_episodes",
     "from_frame",
     "open_log",
+    "policy_in_frame",
+    "policy_in_table",
     "read_any",
     "read_minari",
     "read_table",

@@ -125,6 +125,17 @@ def taken_probability(probabilities: np.ndarray, action: np.ndarray, lengths: An
     return np.take_along_axis(probabilities, action[:, None].astype(int), 1)[:, 0]
 
 
+def refuse_probabilities(probabilities: np.ndarray, field: str, lengths: Any, source: Source) -> None:
+    """Refuse what no policy can have said of a step, `[ΣT_i, K]`: it may be 0, but neither missing nor below."""
+    _refuse_first(
+        ~(np.isfinite(probabilities) & (probabilities >= 0)).all(-1),
+        np.asarray(lengths),
+        lambda i: f"{_show(probabilities[i])} is missing, infinite or below 0; give a probability at every step",
+        field,
+        source,
+    )
+
+
 def log_of_probability(probability: Any, lengths: Any, source: Source) -> np.ndarray:
     """Log μ(a_t | h_t); a probability that the behavior policy could not have had is refused."""
     probability = np.asarray(probability, np.float64)

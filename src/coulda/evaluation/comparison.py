@@ -20,6 +20,7 @@ from coulda.evaluation.reading import Log
 from coulda.evaluation.returns import Returns
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
+from coulda.policies import answering_hosts
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
@@ -95,6 +96,7 @@ class Comparison:
                 yield policy, estimate
 
 
+@answering_hosts()
 def compare(
     key: Array,
     log: Log,
@@ -146,7 +148,8 @@ def check_table(log: Log, policies: Mapping[str, Policy], methods: Sequence[Meth
         raise CouldaError("the log has no episodes")
     for name, policy in policies.items():
         if not isinstance(policy, Policy):
-            raise CouldaError(f"policy '{name}' is a {type(policy).__name__}, not a Policy")
+            kind = type(policy).__name__
+            raise CouldaError(f"policy '{name}' is a {kind}, not a Policy; as_policy makes one of another framework's")
         try:
             policy.check_spaces(log.schema.observation_space, log.schema.action_space)
             for method in methods:
@@ -165,6 +168,7 @@ def model_free(log: Log) -> list[Method]:
     return found
 
 
+@answering_hosts()
 def evaluate(
     key: Array,
     model: POMDP,

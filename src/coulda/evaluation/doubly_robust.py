@@ -23,6 +23,7 @@ from coulda.evaluation.fitted_q import (
     cross_fitted,
     default_regression,
     fit_checks,
+    missing_actions,
     seen_by,
     steps_of,
 )
@@ -57,6 +58,8 @@ class DoublyRobust(SinglePolicyMethod):
         """The estimate of one policy; `key` deals the folds and is for the bootstrap."""
         if not reading.has_probabilities:
             return missing_probabilities(self.name, reading)
+        if policy not in reading.probabilities:
+            return missing_actions(self.name, reading)
         weighted = reading.weighted(policy)
         if (refused := unusable_weights(self.name, weighted, reading)) is not None:
             return refused

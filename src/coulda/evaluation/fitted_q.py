@@ -29,7 +29,7 @@ from jax import Array
 from scipy import stats
 
 from coulda.evaluation.diagnostics import graded, log_diagnostics, spread_diagnostic
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
+from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, unsupported
 from coulda.evaluation.intervals import Precision, student
 from coulda.evaluation.markov import markov_diagnostic, residual_diagnostic
 from coulda.evaluation.method import SinglePolicyMethod
@@ -233,6 +233,8 @@ class FittedQ(SinglePolicyMethod):
 
     def of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
         """The estimate of one policy; `key` is for the bootstrap."""
+        if policy not in reading.probabilities:
+            return missing_actions(self.name, reading)
         key, key_markov, key_folds = jax.random.split(key, 3)
         regression = self.regression or chosen_regression(reading)
         steps = steps_of(reading, policy, regression)
@@ -290,6 +292,17 @@ def past_matters(key: Array, regression: QFunction, steps: Steps) -> tuple[Diagn
     continues = found.continues & found.known
     return markov_diagnostic(
         generator(key), found.inputs, found.action, found.reward.astype(float), found.live, continues
+    )
+
+
+def missing_actions(name: str, reading: Reading) -> Estimate:
+    """What to say of a policy that is a column of the probabilities of what was done."""
+    return unsupported(
+        name,
+        "no probabilities",
+        "Fitted values need the policy's probability of every action, and only those of the actions taken are known. "
+        "Give a column for each, x_0, x_1, … for column:x, or the policy itself.",
+        len(reading),
     )
 
 

@@ -17,6 +17,7 @@ from coulda.evaluation.intervals import Precision
 from coulda.evaluation.reading import Features, Log, Reading, read
 from coulda.evaluation.returns import Returns
 from coulda.executors import Executor
+from coulda.policies import LoggedPolicy
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
@@ -100,6 +101,11 @@ class SinglePolicyMethod(Method):
 
 def check_policy_fits(policy: Policy, world: POMDP) -> None:
     """Refuse a policy that cannot be run in a model or an environment."""
+    if isinstance(policy, LoggedPolicy):
+        raise CouldaError(
+            f"it is known along the log alone, and {type(world).__name__} asks it about other histories. Give the "
+            "policy itself, or leave out the model and the environment."
+        )
     known, actions = policy.check_spaces(world.observation_space, world.action_space), world.action_space
     if isinstance(actions, gymnasium.spaces.Discrete) and known != int(actions.n):
         name = type(world).__name__

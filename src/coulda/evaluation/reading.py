@@ -21,9 +21,10 @@ from coulda.episodes.log import padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
 from coulda.evaluation.nodes import nodes
+from coulda.evaluation.outside import ask_host, columns_of, is_column, is_host
 from coulda.evaluation.returns import Returns
 from coulda.pomdp import Episode, Policy, batched
-from coulda.pomdp.walk import all_log_probs, next_actions, remembers, taken_log_probs
+from coulda.pomdp.walk import all_log_probs, log_probs_of, next_actions, remembers, taken_log_probs
 
 Log = EpisodeLog | StoredLog
 
@@ -101,7 +102,7 @@ class Reading:
     """By policy: log π(a_t | h_t), `[N, T]`, zero after the end."""
     probabilities: dict[str, np.ndarray]
     """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`; or, where they are numbers, those at its `nodes`,
-    `[N, T + 1, K, k]`."""
+    `[N, T + 1, K, k]`; of none that is a column of the actions taken."""
     features: dict[Hashable, np.ndarray]
     """By the name of the features: what a regression sees of each observation, `[N, T + 1, ...]`."""
     asked: Returns
@@ -185,17 +186,26 @@ def read(
         raise CouldaError(f"fitted values need discrete or continuous actions, and not {log.schema.action_space}")
     space, size, possible = HashableSpace(log.schema.observation_space), _batch_size(log), _possible_steps(log)
     ask = _how(log.schema.action_space) if chosen else None
-    says = {name: eqx.Partial(_say, policy, ask) for name, policy in policies.items() if walk}
+    asking = policies if walk else {}
+    logged = {name: one for name, one in asking.items() if is_column(one)}
+    hosts = {name: one for name, one in asking.items() if is_host(one) and possible is None}
+    inside = asking.keys() - logged.keys() - hosts.keys()
+    says = {name: eqx.Partial(_say, one, ask) for name, one in asking.items() if name in inside}
     sees = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
     walked = {name: say for name, say in says.items() if possible is None or remembers(policies[name])}
     asked = walked, sees if possible is None else {}
     columns, answers = [], []
     for batch in log.batches(size):
-        columns.append({name: getattr(batch, name) for name in _kept(log.schema, bool(chosen))})
+        kept = {name: getattr(batch, name) for name in _kept(log.schema, bool(chosen))}
+        columns.append((kept, {name: ask_host(one, batch, bool(chosen)) for name, one in hosts.items()}))
         inputs = (_filled(batch, 0, log.max_length, size)[0],) if any(asked) else ()
         answers.append([_answers(programs, inputs, len(batch)) for programs in asked])
-    flat, (said, seen) = _joined(columns), _joined(answers)
+    (flat, told), (said, seen) = _joined(columns), _joined(answers)
     live = np.arange(log.max_length) < flat["lengths"][:, None]
+    told |= {name: columns_of(name, one, log, flat["lengths"], flat["terminated"]) for name, one in logged.items()}
+    observed = padding(flat["lengths"] + 1, log.max_length + 1) if told else None
+    for name, (taken, every) in told.items():
+        said[name] = _spread(taken, live), None if every is None or not chosen else every[observed]
     if possible is not None:
         numbers = _Numbers(log.schema, flat, live)
         timeless = {name: say for name, say in says.items() if name not in walked}
@@ -300,13 +310,14 @@ def _number(space: spaces.Space, column: np.ndarray) -> np.ndarray:
 def _say(policy: Policy, ask: tuple[int, ...] | None, episode: Episode) -> tuple[Array, Array | None]:
     """Log-probabilities of what was done, `[T]`, and what could have been: `[T + 1, A]` or `[T + 1, K, k]`.
 
-    `ask` is None for the first alone, and else the shape of actions that are numbers, or () for probabilities.
+    `ask` is None for the first alone, else `CHOICES` or the shape of actions that are numbers.
     """
     if ask is None:
         return taken_log_probs(policy, episode), None
-    if ask == CHOICES:
-        return taken_log_probs(policy, episode), jnp.exp(all_log_probs(policy, episode))
-    return taken_log_probs(policy, episode), next_actions(policy, episode, nodes(int(np.prod(ask))))
+    if ask != CHOICES:
+        return taken_log_probs(policy, episode), next_actions(policy, episode, nodes(int(np.prod(ask))))
+    found = all_log_probs(policy, episode)
+    return jnp.where(episode.live, log_probs_of(episode.action, found[:-1]), 0.0), jnp.exp(found)
 
 
 def _how(space: spaces.Space) -> tuple[int, ...]:

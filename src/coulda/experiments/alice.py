@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from coulda.counterfactual import Counterfactual, counterfactual
+from coulda.counterfactuals import Counterfactual, counterfactual
 from coulda.mechanisms import additive, exogenous, gumbel_max
 from coulda.noise import Gumbel, Normal
 from coulda.scm import SCM, do

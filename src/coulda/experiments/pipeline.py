@@ -158,9 +158,9 @@ class Pipeline:
         return Running(work_folder(path), resume=True, evaluation_episodes=episodes, progress=self.progress)
 
     def _check_finished(self, path: Path, trained: Trained) -> None:
-        if trained.status == "interrupted":
+        if trained.stopped_by is not None:
             self.stages.console.print(f"saved in {work_folder(path)}; the same command goes on from there")
-            raise KeyboardInterrupt
+        trained.check_finished()
 
 
 def training_log(path: Path) -> Path:

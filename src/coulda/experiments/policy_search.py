@@ -172,8 +172,7 @@ def one_run(
         resume=True,
         progress=pipeline.progress,
     )
-    if trained.status == "interrupted":
-        raise KeyboardInterrupt
+    trained.check_finished()
     write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset.num_episodes))})
     shutil.rmtree(work)
 

@@ -21,7 +21,14 @@ from coulda.explanations.program import Choices, Solved, solve
 from coulda.explanations.question import Question
 from coulda.explanations.scenarios import search_episode
 from coulda.hindsight import ScenarioSource
-from coulda.hindsight.tables import LoggedSteps, ObservedTables, logged_batch, observed_tables, state_numbers
+from coulda.hindsight.tables import (
+    LoggedSteps,
+    ObservedTables,
+    check_made,
+    logged_batch,
+    observed_tables,
+    state_numbers,
+)
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
 from coulda.progress import Advance
 
@@ -81,17 +88,30 @@ def explain_log(
         advance: told how many episodes more are done.
     """
     question, advance = question or Question(), advance or (lambda count: None)  # noqa: ARG005
-    question.check(model, log)
+    check(model, log, source, question, first)
     if source is not None:
         check_scenarios(scenarios)
         answers = _by_search(key, model, log, source, question, scenarios, first, advance)
         return LogExplanation(question, answers, inherited(trust), lambda state, action: state, first)  # noqa: ARG005
+    assert isinstance(model, FinitePOMDP)
+    answers, states = _by_dynamic_programming(model, log, question, guarantees, keep_policies, first, advance)
+    return LogExplanation(question, answers, inherited(trust), states, first)
+
+
+def check(model: POMDP, log: Log, source: ScenarioSource | None, question: Question, first: int = 0) -> None:
+    """Refuse what cannot be answered before any work: wrong questions, and logs that the model cannot have produced.
+
+    What hidden states would have to be is known only when they are inferred: with a source, an impossible episode is
+    refused when its turn comes.
+    """
+    question.check(model, log)
+    if source is not None:
+        return
     if not isinstance(model, FinitePOMDP):
         raise CouldaError(
             f"{type(model).__name__} is no finite model; give a source of scenarios, such as ObservedStates(model)."
         )
-    answers, states = _by_dynamic_programming(model, log, question, guarantees, keep_policies, first, advance)
-    return LogExplanation(question, answers, inherited(trust), states, first)
+    check_made(model, (batch.padded(model.horizon) for batch in log.batches()), first)
 
 
 def check_scenarios(count: int) -> None:

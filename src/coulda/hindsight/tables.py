@@ -5,6 +5,7 @@ any other. What the same noise would have done to another state and action is a 
 which the coupling of the two probabilities gives exactly: no scenario is drawn.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -122,10 +123,8 @@ def logged_batch(tables: ObservedTables, numbers: np.ndarray, episodes: Episode,
 
     Refuses, with its number counted from `first`, an episode that the model cannot have produced.
     """
-    observed, action, live = (np.asarray(x) for x in (episodes.observation, episodes.action, episodes.live))
-    state = numbers[observed]
-    category, possible = _categories(tables, state, action)
-    _check_possible(tables, state, action, category, possible & (state.min(1) >= 0)[:, None], episodes, first)
+    state, action, category = _transitions(tables, numbers, episodes, first)
+    live = np.asarray(episodes.live)
     ended = np.asarray(tables.terminal)[state[:, -1]]  # padding repeats the last observation
     codes = np.where(live, np.ravel_multi_index((state[:, :-1], action, category), _sizes(tables)), PLAIN)
     distinct, row = np.unique(np.append(codes.ravel(), PLAIN), return_inverse=True)
@@ -138,6 +137,30 @@ def logged_batch(tables: ObservedTables, numbers: np.ndarray, episodes: Episode,
         counts=jnp.asarray(live | ended[:, None]),
     )
     return LoggedBatch(steps, counterfactual_rows(tables, distinct))
+
+
+def check_made(model: FinitePOMDP, batches: Iterable[Episode], first: int = 0) -> None:
+    """Refuse an episode that an observed model cannot have produced, before anything is computed of it.
+
+    Args:
+        model: whose states are seen.
+        batches: padded episodes, `[n, ...]`.
+        first: the number of the first of them.
+    """
+    tables, numbers = observed_tables(model), state_numbers(model)
+    for episodes in batches:
+        _transitions(tables, numbers, episodes, first)
+        first += len(episodes.live)
+
+
+def _transitions(
+    tables: ObservedTables, numbers: np.ndarray, episodes: Episode, first: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """States `[N, T + 1]`, actions and categories `[N, T]`, of what the model can have produced."""
+    state, action = numbers[np.asarray(episodes.observation)], np.asarray(episodes.action)
+    category, possible = _categories(tables, state, action)
+    _check_possible(tables, state, action, category, possible & (state.min(1) >= 0)[:, None], episodes, first)
+    return state, action, category
 
 
 def counterfactual_rows(tables: ObservedTables, codes: np.ndarray) -> Array:

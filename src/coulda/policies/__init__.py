@@ -3,6 +3,11 @@
 from coulda.policies.actor_critic import ActorCritic
 from coulda.policies.basic import AnyAction, Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, paper_policy, save_policy
+from coulda.policies.export import export_policy, numpy_policy
+from coulda.policies.foreign import as_policy, find_policy
+from coulda.policies.host import Host, HostPolicy, HostPolicyError, answering_hosts
+from coulda.policies.logged import LoggedPolicy
+from coulda.policies.onnx_files import onnx_policy, write_onnx
 from coulda.policies.trainable import (
     FeedforwardPolicy,
     LinearGaussianPolicy,
@@ -16,15 +21,26 @@ __all__ = [
     "AnyAction",
     "ConvLSTMPolicy",
     "FeedforwardPolicy",
+    "Host",
+    "HostPolicy",
+    "HostPolicyError",
     "LinearGaussianPolicy",
+    "LoggedPolicy",
     "Mixture",
     "NoisyPolicy",
     "RecurrentPolicy",
     "TabularPolicy",
     "UniformPolicy",
+    "answering_hosts",
+    "as_policy",
+    "export_policy",
+    "find_policy",
     "load_parameters",
     "load_policy",
+    "numpy_policy",
+    "onnx_policy",
     "paper_policy",
     "save_parameters",
     "save_policy",
+    "write_onnx",
 ]

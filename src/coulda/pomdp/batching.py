@@ -14,6 +14,8 @@ CACHE = 2**18
 """Bytes of the largest array that is made in a step of a loop, for all elements of a chunk. With a conv-LSTM of 16
 channels, rollouts are four times as fast at 32–64 episodes per chunk as at 4096: a step stays in the cache."""
 SMALLEST, LARGEST = 4, 4096
+CALLS_HOST = -1
+"""In the place of a size: a call to the host."""
 
 
 def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None = None) -> Any:
@@ -73,14 +75,18 @@ def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any]
         return function, SMALLEST
     element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
     program, result = jax.make_jaxpr(function, return_shape=True)(element)
-    largest = max(_sizes(program.jaxpr, in_loop=False), default=1)
+    sizes = list(_sizes(program.jaxpr, in_loop=False))
+    # Who works outside of JAX is asked as seldom as can be: a call costs more than what leaves the cache.
+    largest = 1 if CALLS_HOST in sizes else max(sizes, default=1)
     run = lambda x: jax.tree.unflatten(jax.tree.structure(result), jaxpr_as_fun(program)(*jax.tree.leaves(x)))
     return run, int(np.clip(CACHE // largest, SMALLEST, LARGEST))
 
 
 def _sizes(jaxpr: Any, in_loop: bool) -> Iterator[int]:
-    """Bytes of each array that is made inside of loops, counting four a number."""
+    """Bytes of each array that is made inside of loops, counting four a number; `CALLS_HOST` for a call."""
     for equation in jaxpr.eqns:
+        if equation.primitive.name == "pure_callback":
+            yield CALLS_HOST
         loop = in_loop or equation.primitive.name in ("scan", "while")
         inner = [
             part for value in equation.params.values() for part in (value if isinstance(value, tuple) else (value,))

@@ -55,6 +55,13 @@ def remembers(actor: Actor) -> bool:
     return bool(jax.tree.leaves(actor.initial_carry()))
 
 
+def log_probs_of(actions: Array, every: Array) -> Array:
+    """Those of the actions `[T]`, out of log-probabilities of all `[T, A]`; -inf of what is none of them."""
+    inside = (actions >= 0) & (actions < every.shape[-1])
+    at = jnp.clip(actions, 0, every.shape[-1] - 1)
+    return jnp.where(inside, jnp.take_along_axis(every, at[:, None], 1)[:, 0], -jnp.inf)
+
+
 def taken_log_probs(policy: Policy, episode: Episode) -> Array:
     """Log π(a_t | h_t) of the logged actions, `[T]`; zero after the end."""
 

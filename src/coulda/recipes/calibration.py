@@ -8,8 +8,8 @@ from jax import Array
 from coulda.hindsight import Calibration, Choice, calibrate
 from coulda.hindsight.choosing import chosen
 from coulda.naming import load
-from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, Policy
+from coulda.policies import AnyAction, find_policy
+from coulda.pomdp import POMDP
 from coulda.progress import Advance
 
 
@@ -48,7 +48,7 @@ class CalibrationRecipe:
 
     def calibrate(self, key: Array, advance: Advance | None = None) -> Calibration:
         """What is found. Consumes `key`."""
-        policies = {name.rpartition(":")[2]: load(name, Policy) for name in self.policies}
+        policies = {name.rpartition(":")[2]: find_policy(name, self.world.action_space) for name in self.policies}
         return calibrate(
             key,
             self.choice.source,

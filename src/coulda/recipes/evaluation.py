@@ -8,15 +8,20 @@ from typing import Any
 
 from jax import Array
 
-from coulda.episodes import Columns, read_any
+from coulda.episodes import Columns, policy_in_table, read_any
+from coulda.episodes.formats import tables_of
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, Returns, compare, model_free
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
 from coulda.naming import anywhere, load
+from coulda.policies import find_policy
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
+
+COLUMN = "column:"
+"""Before the name of a column, in the place of a policy's."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,9 @@ class EvaluationRecipe:
     log: str
     """The path of the log, in any format."""
     policies: tuple[str, ...]
-    """The policies' names; in the table they are called by the last part of these."""
+    """The policies' names; in the table they are called by the last part of these. Somebody else's are wrapped
+    (`coulda.policies.as_policy`), `file.onnx` is one, and `column:x` is one whose probabilities are columns of the log.
+    """
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free."""
     scenarios: str = "auto"
@@ -56,7 +63,12 @@ class EvaluationRecipe:
     @cached_property
     def named_policies(self) -> dict[str, Policy]:
         """The policies, loaded."""
-        return {name.rpartition(":")[2]: load(name, Policy) for name in self.policies}
+        return {_short(name): self._policy(name) for name in self.policies}
+
+    def _policy(self, name: str) -> Policy:
+        if name.startswith(COLUMN):
+            return policy_in_table(tables_of(Path(self.log)) or self.log, name.removeprefix(COLUMN), self.columns)
+        return find_policy(name, self.episodes.schema.action_space)
 
     @cached_property
     def on_scenarios(self) -> OnScenarios | None:
@@ -122,6 +134,15 @@ class EvaluationRecipe:
             executor=executor,
             advance=advance,
         )
+
+
+def _short(name: str) -> str:
+    """The last part of a name, or of a file's.
+
+    >>> _short("my.py:greedy"), _short("runs/policy.onnx")
+    ('greedy', 'policy')
+    """
+    return name.rpartition(":")[2] if ":" in name else Path(name).stem
 
 
 def work(recipe: Mapping[str, Any]) -> Work:

@@ -21,7 +21,7 @@ from coulda.hindsight import Choice, Exact, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.naming import load
 from coulda.planners import finite_horizon, lqr
-from coulda.policies import TabularPolicy
+from coulda.policies import HostPolicy, TabularPolicy, find_policy
 from coulda.policies.trainable import LinearGaussianPolicy, RecurrentPolicy
 from coulda.pomdp import POMDP, Policy
 from coulda.recipes.sokoban import SOKOBAN_WORLDS
@@ -163,7 +163,13 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     """
     if environment is not None and log is not None:
         raise CouldaError(f"episodes come from environment '{environment}' or from log '{log}'; name one of them.")
-    believed, first = load(model, POMDP), load(policy, Policy)
+    believed = load(model, POMDP)
+    first = find_policy(policy, believed.action_space)
+    if isinstance(first, HostPolicy):
+        raise CouldaError(
+            f"{first.host.name} runs outside of JAX, so that its parameters cannot be searched. Begin with a policy "
+            "such as coulda.policies.FeedforwardPolicy; `coulda evaluate` takes both."
+        )
     check_policy_fits(first, believed)
     if log is not None:
         return World(Logged.of(read_any(Path(log)), believed), believed, lambda _: first)

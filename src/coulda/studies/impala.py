@@ -38,7 +38,7 @@ def reproduce(folder: Path, run: Path, recipe: ImpalaRecipe, seconds: float) -> 
     signal.setitimer(signal.ITIMER_PROF, 0)
     record = {
         "recipe": asdict(recipe),
-        "status": trained.status,
+        "status": "done" if trained.stopped_by is None else "interrupted",
         "devices": jax.local_device_count(),
         "processor seconds": before["processor seconds"] + time.process_time(),
         "wall-clock seconds": before["wall-clock seconds"] + time.perf_counter() - start,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,13 +61,27 @@ class TrainerConfig:
                 raise CouldaError(f"{name} is {value}; it must be at least 1")
 
 
+class Stopped(KeyboardInterrupt):
+    """A training that was stopped before its end, by the signal of this number."""
+
+    def __init__(self, step: int, number: int):
+        super().__init__(f"stopped after {step} updates")
+        self.number = number
+
+
 @dataclass(frozen=True)
 class Trained:
-    """Where training ended: after `step` steps, all of them ("done") or fewer ("interrupted")."""
+    """Where training ended: after `step` steps, all of them, or fewer where a signal stopped it."""
 
     state: Any
     step: int
-    status: Literal["done", "interrupted"]
+    stopped_by: int | None = None
+    """The number of the signal, Ctrl-C's or SIGTERM's."""
+
+    def check_finished(self) -> None:
+        """Raise `Stopped` where it did not come to its end: what it has is not what was asked for."""
+        if self.stopped_by is not None:
+            raise Stopped(self.step, self.stopped_by)
 
 
 def train(
@@ -120,11 +134,11 @@ def train(
                 )
         run = _Run(key, step, state, config, folder, settings, evaluate, start)
         log = stack.enter_context(open_logs(folder, start, config.steps, tensorboard, progress))
-        interrupted = stack.enter_context(_interruptions())
-        while run.step < config.steps and not interrupted.is_set():
+        signals = stack.enter_context(_interruptions())
+        while run.step < config.steps and not signals:
             run.advance(log)
         run.finish(log)
-    return Trained(run.state, run.step, "done" if run.step >= config.steps else "interrupted")
+    return Trained(run.state, run.step, signals[0] if run.step < config.steps else None)
 
 
 class _Run:
@@ -216,11 +230,11 @@ def _resume(folder: Path, key: Array, state: Any, settings: Any, from_step: int 
 
 
 @contextmanager
-def _interruptions() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C and by SIGTERM; the second time they do what they always do."""
-    interrupted = threading.Event()
+def _interruptions() -> Iterator[list[int]]:
+    """What Ctrl-C and SIGTERM put their numbers into; the second time they do what they always do."""
+    signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted
+        yield signals
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -228,14 +242,14 @@ def _interruptions() -> Iterator[threading.Event]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    def interrupt(*_: Any) -> None:
-        interrupted.set()
+    def interrupt(number: int, _: Any) -> None:
+        signals.append(number)
         restore()
 
     for number in before:
         signal.signal(number, interrupt)
     try:
-        yield interrupted
+        yield signals
     finally:
         restore()
 

@@ -12,7 +12,7 @@ from coulda.environments.sokoban.checks import LevelCheck, check_level, count_de
 from coulda.environments.sokoban.environment import Sokoban
 from coulda.environments.sokoban.game import Game
 from coulda.environments.sokoban.generator import generate
-from coulda.environments.sokoban.gym import POSokobanEnv, POSokobanVectorEnv
+from coulda.environments.sokoban.gym import POSokobanEnv, POSokobanVectorEnv, register
 from coulda.environments.sokoban.noise import UniformLevels
 from coulda.environments.sokoban.planner import SolverPlanner, SolverPlanners, solver_planners
 from coulda.environments.sokoban.pool import read_pool, write_pool
@@ -45,3 +45,5 @@ __all__ = [
     "write_levels",
     "write_pool",
 ]
+
+register()  # gymnasium.make("coulda.environments.sokoban:coulda/POSokoban-v0")

@@ -1,4 +1,4 @@
-"""Gymnasium: `gymnasium.make("coulda/POSokoban-v0")` and a vector environment with its own automatic resets.
+"""Gymnasium: one environment, and a vector environment with its own automatic resets.
 
 Both are `SokobanBatch` with a batch of one or many, so that they agree with the POMDP to the bit. Importing
 `coulda.environments.sokoban` registers them.
