@@ -21,6 +21,7 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import cap_diagnostic, log_diagnostics, spread_diagnostic, weight_diagnostics
+from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
@@ -77,7 +78,17 @@ class ImportanceSampling(SinglePolicyMethod):
             float(effective_sample_size(weights if self.kind == "capped" else weighted.relative)),
             diagnostics=diagnostics,
             details={"largest weight": float(weights.max()), "mean weight": float(weights.mean())},
+            beyond_the_mean=self._distribution(key, reading, weighted, weights, precision),
         )
+
+    def _distribution(
+        self, key: Array, reading: Reading, weighted: Weighted, weights: np.ndarray, precision: Precision
+    ) -> dict[str, Estimate]:
+        """Of whole episodes and normalized weights, which is WIS, or CIS where they are capped."""
+        if self.kind not in ("weighted", "capped"):
+            return {}
+        normal = weights if self.kind == "capped" else weighted.relative
+        return distribution_of(key, self.name, weighted.returns, normal, reading.asked, precision)
 
 
 def statistics(weighted: Weighted, kind: Kind, cap: float | None = None) -> Ratios:
