@@ -9,11 +9,11 @@ from gymnasium import spaces
 
 from coulda.episodes import Schema, checked_log, fit_behavior
 from coulda.errors import CouldaError
-from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, NetworkQ, QuadraticQ, Returns, compare
+from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, LinearQ, NetworkQ, QuadraticQ, Returns, compare
 from coulda.evaluation.nodes import node_weights, nodes
 from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import read
-from coulda.noise import Normal
+from coulda.noise import Categorical, Normal
 from coulda.pomdp import Policy
 
 KEY = jax.random.key(5)
@@ -30,6 +30,13 @@ class Steer(Policy):
 
     def __call__(self, carry, observation):
         return carry, Normal(self.gain * observation + self.offset, jnp.broadcast_to(self.scale, observation.shape))
+
+
+class Always(Policy):
+    """Takes the second action, whatever it sees."""
+
+    def __call__(self, carry, observation):
+        return carry, Categorical(logits=jnp.array([-jnp.inf, 0.0]))
 
 
 BEHAVIOR, TARGET = Steer(-0.3, 0.0, 0.6), Steer(-0.5, 0.1, 0.5)
@@ -151,3 +158,22 @@ def test_fitted_choices_are_checked():
 
     assert found(1 / (1 + np.exp(-x))).verdict == "trust"
     assert found(np.where(x > 0.3, 0.9, np.where(x > -0.5, 0.1, 0.6))).verdict != "trust"
+
+
+def test_what_is_missing_is_seen_to_be_missing():
+    """Half of the observations are hidden where the behavior waits: then it is known to wait. The value is found, and
+    would not be if a gap stood for the mean alone."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=4000).astype(np.float32)
+    hidden = rng.random(4000) < 0.5
+    actions = np.where(hidden, rng.random(4000) < 0.1, rng.random(4000) < 0.7).astype(int)
+    reward = actions * np.where(hidden, 2.0, 1.0)
+    seen = np.where(hidden, np.nan, x)[:, None]
+    schema = Schema(spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(2))
+    columns = np.repeat(seen, 2, 0), actions, reward, np.ones(4000, int), np.ones(4000, bool)
+    fitted = fit_behavior(checked_log(schema, *columns))
+    chance = np.where(hidden, 0.1, 0.7)
+    np.testing.assert_allclose(np.exp(fitted.log_prob), np.where(actions == 1, chance, 1 - chance), atol=0.05)
+    assert FittedQ(LinearQ()).estimate(KEY, Always(), fitted).value == pytest.approx(
+        2 * hidden.mean() + 1 - hidden.mean(), abs=0.02
+    )

@@ -38,11 +38,13 @@ class FittedBehavior(Policy):
     scale: Array
     """`[F]`."""
     weights: Array
-    """`[F + 1, K]`, the intercepts last; K actions, or K numbers of a continuous one."""
+    """`[F + G + 1, K]`, the intercepts last; K actions, or K numbers of a continuous one."""
     log_scale: Array | None = None
     """The same of the logarithm of a continuous action's standard deviations, `[F + 1, K]`."""
     shape: tuple[int, ...] = eqx.field(static=True, default=())
     """Of a continuous action."""
+    gaps: tuple[int, ...] = eqx.field(static=True, default=())
+    """The G features that were missing somewhere: whether they are is seen, too."""
 
     def __call__(self, carry: Any, observation: Any) -> tuple[Any, NoiseDistribution]:
         """Of the observation alone."""
@@ -54,9 +56,11 @@ class FittedBehavior(Policy):
         return carry, Normal(outputs.reshape(self.shape), scale.reshape(self.shape))
 
     def inputs(self, observation: Any) -> Array:
-        """What the regression sees, `[F + 1]`."""
+        """What the regression sees, `[F + G + 1]`: a number that is missing stands at its mean."""
         seen = (features(self.space.value, observation) - self.center) / self.scale
-        return jnp.concatenate([seen, jnp.ones(1)])
+        missing = jnp.isnan(seen)
+        gaps = missing[np.array(self.gaps, int)].astype(seen.dtype)
+        return jnp.concatenate([jnp.where(missing, 0.0, seen), gaps, jnp.ones(1)])
 
 
 def fitted_behavior(log: EpisodeLog, penalty: float = 1.0) -> FittedBehavior:
@@ -148,10 +152,15 @@ def _acted_on(log: EpisodeLog) -> Any:
 def _unfitted(space: HashableSpace, observations: Any) -> FittedBehavior:
     """Numbers to mean 0 and scale 1; columns of zeros and ones, among them all one-hot ones, as they are."""
     seen = np.asarray(_features(space, jax.tree.map(jnp.asarray, observations)))
-    mean, deviation = seen.mean(0, dtype=float), seen.std(0, dtype=float)
-    keep = ((seen == 0) | (seen == 1)).all(0) | (deviation == 0)
+    known = ~np.isnan(seen)
+    count = np.maximum(known.sum(0), 1)
+    mean = np.where(known, seen, 0.0).sum(0, dtype=float) / count
+    deviation = np.sqrt((np.where(known, seen - mean, 0.0) ** 2).sum(0) / count)
+    keep = ((seen == 0) | (seen == 1) | ~known).all(0) | (deviation == 0)
     center, scale = (np.where(keep, *pair).astype(np.float32) for pair in ((0.0, mean), (1.0, deviation)))
-    return FittedBehavior(space, jnp.asarray(center), jnp.asarray(scale), jnp.zeros((len(center) + 1, 0)))
+    gaps = tuple(np.flatnonzero(~known.all(0)).tolist())
+    weights = jnp.zeros((len(center) + len(gaps) + 1, 0))
+    return FittedBehavior(space, jnp.asarray(center), jnp.asarray(scale), weights, gaps=gaps)
 
 
 @eqx.filter_jit
@@ -197,7 +206,7 @@ def _linear(
     if (spread > LEAST_SCALE).all():
         weights, log_scale = _likeliest(x, y, weights, log_scale, penalty)
     found = jnp.asarray(weights, jnp.float32), jnp.asarray(log_scale, jnp.float32)
-    return FittedBehavior(start.space, start.center, start.scale, *found, space.shape)
+    return FittedBehavior(start.space, start.center, start.scale, *found, space.shape, start.gaps)
 
 
 def _likeliest(

@@ -221,9 +221,24 @@ def read(
         _done(log.schema.action_space, flat["action"])[padding(flat["lengths"], log.max_length)] if chosen else None,
         {name: one for name, (one, _) in said.items()},
         {name: every for name, (_, every) in said.items() if every is not None},
-        seen,
+        {name: without_gaps(one) for name, one in seen.items()},
         returns or Returns(),
     )
+
+
+def without_gaps(seen: np.ndarray) -> np.ndarray:
+    """Features `[..., d]` in which what is missing stands at its mean; whether it is missing is a feature more.
+
+    >>> without_gaps(np.array([[1.0, 5.0], [np.nan, 5.0], [3.0, 5.0]])).tolist()
+    [[1.0, 5.0, 0.0], [2.0, 5.0, 1.0], [3.0, 5.0, 0.0]]
+    """
+    missing = np.isnan(seen) if seen.dtype.kind == "f" else np.zeros(seen.shape, bool)
+    if not missing.any():
+        return seen
+    rest = tuple(range(seen.ndim - 1))
+    mean = np.where(missing, 0, seen).sum(rest) / np.maximum((~missing).sum(rest), 1)
+    gaps = missing[..., missing.any(rest)].astype(seen.dtype)
+    return np.concatenate([np.where(missing, mean, seen).astype(seen.dtype), gaps], -1)
 
 
 def _kept(schema: Schema, fitted: bool) -> list[str]:
