@@ -9,7 +9,7 @@ import pytest
 from coulda.episodes import collect
 from coulda.errors import CouldaError
 from coulda.evaluation import ImportanceSampling, OnPolicy, OnScenarios, Precision, Returns, compare
-from coulda.evaluation.distribution import distribution_of
+from coulda.evaluation.distribution import WorstShare, distribution_of
 from coulda.evaluation.importance import KINDS
 from coulda.hindsight import Exact
 from coulda.report import summarize, tabulate
@@ -67,6 +67,20 @@ def test_weighted_returns_are_a_finite_distribution():
         assert one.interval.low <= one.value <= one.interval.high
     even = distribution_of(KEY, "WIS", returns, np.ones(40), ASKED, Precision())
     assert even["0.5 CVaR"].value != pytest.approx(expected["0.5 CVaR"])
+
+
+def test_the_worst_share_is_found_anew_in_every_resample():
+    """Against the definition on logs with repeated episodes; twin: with the quantile held it would be another."""
+    rng = np.random.default_rng(5)
+    draws, weights = rng.normal(size=(9, 2)), rng.exponential(size=9)
+    counts = rng.multinomial(9, np.full(9, 1 / 9), 20).astype(float)
+    numbers = np.zeros(9), (weights * 0)[:, None], weights[:, None]
+    share = WorstShare(*numbers, 0.3, draws, np.argsort(draws, axis=None))
+    for found, count in zip(share.resampled(counts), counts, strict=True):
+        values, w = draws.ravel(), np.repeat(weights * count, 2)
+        order = np.argsort(values)
+        expected = plain(values[order], (w / w.sum())[order], Returns(cvar=(0.3,)))["0.3 CVaR"]
+        assert found == pytest.approx(expected)
 
 
 def test_several_draws_of_an_episode_are_no_more_episodes():

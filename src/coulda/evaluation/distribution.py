@@ -9,9 +9,12 @@ is run, in a model or in the world, has returns of equal weight, several for eac
 
 A quantile's interval is that of F, as of so many independent draws as would know it as well, turned back into returns
 (Woodruff, 1952; Clopper & Pearson, 1934): it holds for returns of a few values, too, and is open where so few episodes
-cannot tell how bad the worst is. The interval of a CVaR is that of the mean which it is, x being held: to first order
-it does not depend on x.
+cannot tell how bad the worst is. A CVaR is a mean to first order, since its derivative by x is zero; its bootstrap
+finds x anew in every resample (with x held, intervals of 95 % held the truth of a small world in 92 % of 400 logs).
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from jax import Array
@@ -26,6 +29,8 @@ from coulda.weights import effective_sample_size
 
 ENOUGH, LITTLE = 10, 3
 """Effective draws beyond a quantile: the share beyond is known to a third with ten of them, and hardly with three."""
+MOST_NUMBERS = 4_000_000
+"""In memory at once, while resamples are counted."""
 ROUNDING = 1e-9
 """Sums of weights are not exact: a share that is reached up to this is reached."""
 
@@ -65,10 +70,41 @@ def distribution_of(
     for q in asked.cvar:
         x = at(q)
         mean = _ratio((x - np.maximum(x - draws, 0) / q).mean(1), weights)
+        mean = WorstShare(mean.plain, mean.numerator, mean.denominator, q, draws, order)
         size = _worth(_ratio((draws <= x).mean(1), weights), weights, draws.size)
         interval = precision.of_weighted(generator(key), mean)
         found[f"{q:.4g} CVaR"] = _estimate(method, mean.value, interval, mean.terms, weights, size * q)
     return found
+
+
+@dataclass(frozen=True)
+class WorstShare(Ratios):
+    """The mean of the worst share of returns: the ratio that it is at its quantile, found anew in each resample."""
+
+    share: float
+    draws: np.ndarray
+    """`[N, M]`."""
+    order: np.ndarray
+    """Of all draws, from the worst on."""
+
+    def resampled(self, counts: np.ndarray) -> np.ndarray:
+        """The mean in logs in which episode i occurs `counts[b, i]` times, `[B]`, a few million numbers at a time."""
+        values, episode = self.draws.ravel()[self.order], self.order // self.draws.shape[1]
+        at_once = max(1, MOST_NUMBERS // len(values))
+        return np.concatenate(
+            [self._means(values, (part * self.denominator[:, 0])[:, episode]) for part in _pieces(counts, at_once)]
+        )
+
+    def _means(self, values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        total = weights.sum(1, keepdims=True)
+        above = np.cumsum(weights, 1) / np.where(total > 0, total, 1.0)
+        inside = np.diff(np.minimum(above, self.share), axis=1, prepend=0.0)
+        return inside @ values / self.share
+
+
+def _pieces(counts: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(counts), size):
+        yield counts[start : start + size]
 
 
 def _ratio(numbers: np.ndarray, weights: np.ndarray) -> Ratios:
