@@ -223,8 +223,8 @@ def test_fitted_behavior_of_numbers_equals_a_second_solver():
     np.testing.assert_allclose(np.exp(fitted.log_prob), np.where(action == 1, p, 1 - p), atol=2e-3)
 
 
-def test_continuous_actions_cannot_be_fitted():
-    schema = Schema(spaces.Discrete(2), spaces.Box(-1, 1, ()))
-    log = checked_log(schema, np.array([0, 1]), np.zeros(1), np.zeros(1), [1], np.array([True]))
-    with pytest.raises(CouldaError, match="needs discrete actions"):
+def test_trees_of_actions_cannot_be_fitted():
+    schema = Schema(spaces.Discrete(2), spaces.MultiDiscrete([2, 2]))
+    log = checked_log(schema, np.array([0, 1]), np.zeros((1, 2), int), np.zeros(1), [1], np.array([True]))
+    with pytest.raises(CouldaError, match="discrete or continuous actions"):
         fit_behavior(log)

@@ -76,7 +76,7 @@ def test_closed_forms_are_discounted():
 
 
 def test_another_discount_is_other_work(log):
-    method, policies = OnScenarios(MODEL, Prior(MODEL)), {"target": TARGET}
+    method, policies = OnScenarios(MODEL, Exact(MODEL)), {"target": TARGET}
     with InProcess(method.work(log, policies, Precision(), ASKED)) as executor:
         again = compare(KEY, log, policies, [method], returns=ASKED, executor=executor)
         here = compare(KEY, log, policies, [method], returns=ASKED)

@@ -272,7 +272,7 @@ def test_the_fitted_behavior_of_continuous_actions_is_the_policy_that_acted():
     policy = fitted_behavior(logged("drift"), penalty=0.0)
     weight = np.asarray(policy.weights[:-1] / policy.scale[:, None]).T
     np.testing.assert_allclose(weight, STEER.weight, atol=0.04)
-    np.testing.assert_allclose(policy.spread, np.full(2, 0.4), atol=0.03)
+    np.testing.assert_allclose(np.exp(policy.log_scale[-1]), np.full(2, 0.4), atol=0.03)
 
 
 def test_the_energy_test_keeps_its_level_and_finds_a_difference():

@@ -1,7 +1,7 @@
 """`coulda evaluate LOG --model … --policy …`: one table of what policies would have been worth, and what to believe."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +57,11 @@ class Evaluate:
     """Where policies may be run, for the truth."""
     discount: float = 1.0
     """The discount γ of the return Σ γ^t r_t, in (0, 1]; 1 is none."""
+    quantiles: tuple[float, ...] = ()
+    """Quantiles of the return, such as .05 .5, by every method that knows returns of single episodes: WIS, CIS, MB-PE,
+    CF-PE and on-policy."""
+    cvar: tuple[float, ...] = ()
+    """The mean of the worst returns, such as .1 for the worst tenth, by the same methods."""
     level: float = 0.95
     """The level of the intervals."""
     seed: int = 0
@@ -94,6 +99,8 @@ class Evaluate:
         with self._open(recipe) as executor, bar(f"evaluating on {len(recipe.episodes):,} episodes", total) as advance:
             comparison = recipe.compare(key, executor, advance)
         console.print(table(comparison))
+        if comparison.asked.beyond_the_mean:
+            console.print(distributions(comparison))
         for name, estimate in comparison.rows():
             if estimate.verdict != "trust":
                 style = STYLES[estimate.verdict]
@@ -116,7 +123,7 @@ class Evaluate:
             self.steps,
             self.environment,
             Precision(self.level, scenarios=self.num_scenarios),
-            Returns(self.discount),
+            Returns(self.discount, self.quantiles, self.cvar),
             self.columns,
         )
 
@@ -144,7 +151,7 @@ class Evaluate:
         # By the last part of their paths, which differ between machines.
         names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "environment": self.environment}
         config = {key: Path(value).name for key, value in names.items() if value is not None}
-        config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios, "discount": self.discount}
+        config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios, **asdict(comparison.asked)}
         title = f"What {' and '.join(comparison.estimates)} would have been worth"
         facts = provenance({"evaluate": self.seed}, config)
         save_report(out, Report(title, (*summarize(found), *told), found, explorer, provenance=facts))
@@ -165,4 +172,16 @@ def table(comparison: Comparison) -> Table:
         verdict = f"[{STYLES[estimate.verdict]}]{estimate.verdict}[/]"
         interval = interval.replace("[", r"\[", 1)
         shown.add_row(name, estimate.method, value, interval, f"{estimate.effective_sample_size:,.1f}", verdict)
+    return shown
+
+
+def distributions(comparison: Comparison) -> Table:
+    """Quantiles and CVaRs for the terminal; methods that cannot tell are left out."""
+    shown = Table("policy", "method", "of the return", "value", "interval", "verdict", title=f"the {comparison.asked}")
+    for name, estimate in comparison.rows():
+        for quantity, one in estimate.distribution.items():
+            assert one.interval is not None
+            interval = rf"\[{one.interval.low:.4f}, {one.interval.high:.4f}]"
+            verdict = f"[{STYLES[one.verdict]}]{one.verdict}[/]"
+            shown.add_row(name, estimate.method, quantity, f"{one.value:.4f}", interval, verdict)
     return shown

@@ -1,5 +1,6 @@
 """The policy that made a log, fitted to it; and `fit_behavior`: behavior probabilities for a log that has none."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from jax import Array
 from scipy.optimize import minimize
+from scipy.stats import norm
 
 from coulda.episodes.log import EpisodeLog, spans
 from coulda.episodes.spaces import HashableSpace, features
@@ -20,10 +22,14 @@ from coulda.pomdp import Policy
 
 LEAST_SCALE = 1e-6
 """Of a continuous action, where the observation says exactly what is done: a density needs a scale above zero."""
+LOG_SCALES = float(np.log(LEAST_SCALE)), 20.0
+"""Within which scales are kept."""
+FOLDS = 5
+"""Into which episodes are dealt, where each is judged by a fit to the others."""
 
 
 class FittedBehavior(Policy):
-    """μ(a | o) of a regression: softmax of a linear function of the observation, or Gaussian round one."""
+    """μ(a | o) of a regression: softmax of a linear function of the observation, or a Gaussian location-scale one."""
 
     space: HashableSpace = eqx.field(static=True)
     """Of observations: their categories enter as one-hot, their numbers standardized."""
@@ -32,27 +38,35 @@ class FittedBehavior(Policy):
     scale: Array
     """`[F]`."""
     weights: Array
-    """`[F + 1, K]`, the intercepts last; K actions, or K numbers of a continuous one."""
-    spread: Array | None = None
-    """Standard deviations of a continuous action, of its shape."""
+    """`[F + G + 1, K]`, the intercepts last; K actions, or K numbers of a continuous one."""
+    log_scale: Array | None = None
+    """The same of the logarithm of a continuous action's standard deviations, `[F + 1, K]`."""
+    shape: tuple[int, ...] = eqx.field(static=True, default=())
+    """Of a continuous action."""
+    gaps: tuple[int, ...] = eqx.field(static=True, default=())
+    """The G features that were missing somewhere: whether they are is seen, too."""
 
     def __call__(self, carry: Any, observation: Any) -> tuple[Any, NoiseDistribution]:
         """Of the observation alone."""
-        outputs = self.inputs(observation) @ self.weights
-        if self.spread is None:
+        seen = self.inputs(observation)
+        outputs = seen @ self.weights
+        if self.log_scale is None:
             return carry, Categorical(logits=outputs)
-        return carry, Normal(outputs.reshape(self.spread.shape), self.spread)
+        scale = jnp.exp(jnp.clip(seen @ self.log_scale, *LOG_SCALES))
+        return carry, Normal(outputs.reshape(self.shape), scale.reshape(self.shape))
 
     def inputs(self, observation: Any) -> Array:
-        """What the regression sees, `[F + 1]`."""
+        """What the regression sees, `[F + G + 1]`: a number that is missing stands at its mean."""
         seen = (features(self.space.value, observation) - self.center) / self.scale
-        return jnp.concatenate([seen, jnp.ones(1)])
+        missing = jnp.isnan(seen)
+        gaps = missing[np.array(self.gaps, int)].astype(seen.dtype)
+        return jnp.concatenate([jnp.where(missing, 0.0, seen), gaps, jnp.ones(1)])
 
 
 def fitted_behavior(log: EpisodeLog, penalty: float = 1.0) -> FittedBehavior:
     """The policy that made the log, as far as it is a function of the observation: a regression of actions on it.
 
-    Multinomial logistic for discrete actions, linear with Gaussian residuals for continuous ones.
+    Multinomial logistic for discrete actions, Gaussian with linear mean and log-scale for continuous ones.
 
     Args:
         log: of discrete or of continuous actions.
@@ -78,23 +92,55 @@ def fitted_behavior(log: EpisodeLog, penalty: float = 1.0) -> FittedBehavior:
 
 
 def fit_behavior(log: EpisodeLog, penalty: float = 1.0) -> EpisodeLog:
-    """The log with log μ(a | o) of a multinomial logistic regression of actions on observations.
+    """The log with log μ(a | o) of a regression of actions on observations, see `fitted_behavior`.
 
-    Categories of a discrete observation enter as one-hot, numbers standardized. The result is marked as fitted:
-    estimates that use it inherit the regression's error, and a behavior policy with memory is not captured.
+    Categories of a discrete observation enter as one-hot, numbers standardized. Densities of continuous actions are
+    those of a fit to other episodes (cross-fitting): a regression makes its own residuals too small. The result is
+    marked as fitted: estimates that use it inherit the regression's error, and a behavior policy with memory is not
+    captured.
 
     Args:
-        log: of discrete actions.
+        log: of discrete or of continuous actions.
         penalty: see `fitted_behavior`.
     """
-    space = log.schema.action_space
-    if not isinstance(space, spaces.Discrete):
-        raise CouldaError(f"fit_behavior needs discrete actions; this log's are {space}")
-    policy = fitted_behavior(log, penalty)
-    log_probs = jax.nn.log_softmax(_inputs(policy, _acted_on(log)) @ policy.weights)
-    actions = jnp.asarray(log.action - int(space.start), jnp.int32)
-    taken = jnp.take_along_axis(log_probs, actions[:, None], axis=1)[:, 0]
-    return log.with_log_prob(np.asarray(taken), behavior="fitted")
+    if isinstance(log.schema.action_space, spaces.Discrete):
+        return log.with_log_prob(_log_probs(fitted_behavior(log, penalty), log), behavior="fitted")
+    return log.with_log_prob(held_out(log, _log_probs, penalty), behavior="fitted")
+
+
+def held_out(log: EpisodeLog, judge: Callable[[FittedBehavior, EpisodeLog], np.ndarray], penalty: float) -> np.ndarray:
+    """What `judge` says of each step, `[ΣT_i, ...]`, by a behavior that was fitted to other episodes."""
+    if len(log) < FOLDS:
+        return judge(fitted_behavior(log, penalty), log)
+    fold, parts = np.arange(len(log)) % FOLDS, []
+    for number in range(FOLDS):
+        fitted = fitted_behavior(log.take(np.flatnonzero(fold != number)), penalty)
+        parts.append(judge(fitted, log.take(np.flatnonzero(fold == number))))
+    rows = [spans(log.starts[fold == number], log.lengths[fold == number]) for number in range(FOLDS)]
+    return np.concatenate(parts)[np.argsort(np.concatenate(rows))]
+
+
+def _log_probs(policy: FittedBehavior, log: EpisodeLog) -> np.ndarray:
+    """Log μ of the actions that were taken, `[ΣT_i]`."""
+    if policy.log_scale is None:
+        log_probs = jax.nn.log_softmax(_inputs(policy, _acted_on(log)) @ policy.weights)
+        actions = jnp.asarray(log.action - int(log.schema.action_space.start), jnp.int32)  # pyright: ignore[reportAttributeAccessIssue]
+        return np.asarray(jnp.take_along_axis(log_probs, actions[:, None], axis=1)[:, 0])
+    mean, scale = location_and_scale(policy, log)
+    return norm.logpdf(log.action.reshape(mean.shape), mean, scale).sum(1)
+
+
+def location_and_scale(policy: FittedBehavior, log: EpisodeLog) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the standard deviation of a continuous action at each step, `[ΣT_i, K]` each."""
+    assert policy.log_scale is not None
+    inputs = _inputs(policy, _acted_on(log))
+    scale = jnp.exp(jnp.clip(inputs @ policy.log_scale, *LOG_SCALES))
+    return np.asarray(inputs @ policy.weights, float), np.asarray(scale, float)
+
+
+def choice_probabilities(policy: FittedBehavior, log: EpisodeLog) -> np.ndarray:
+    """μ of every discrete action at each step, `[ΣT_i, A]`."""
+    return np.asarray(jax.nn.softmax(_inputs(policy, _acted_on(log)) @ policy.weights), float)
 
 
 def _acted_on(log: EpisodeLog) -> Any:
@@ -106,10 +152,15 @@ def _acted_on(log: EpisodeLog) -> Any:
 def _unfitted(space: HashableSpace, observations: Any) -> FittedBehavior:
     """Numbers to mean 0 and scale 1; columns of zeros and ones, among them all one-hot ones, as they are."""
     seen = np.asarray(_features(space, jax.tree.map(jnp.asarray, observations)))
-    mean, deviation = seen.mean(0, dtype=float), seen.std(0, dtype=float)
-    keep = ((seen == 0) | (seen == 1)).all(0) | (deviation == 0)
+    known = ~np.isnan(seen)
+    count = np.maximum(known.sum(0), 1)
+    mean = np.where(known, seen, 0.0).sum(0, dtype=float) / count
+    deviation = np.sqrt((np.where(known, seen - mean, 0.0) ** 2).sum(0) / count)
+    keep = ((seen == 0) | (seen == 1) | ~known).all(0) | (deviation == 0)
     center, scale = (np.where(keep, *pair).astype(np.float32) for pair in ((0.0, mean), (1.0, deviation)))
-    return FittedBehavior(space, jnp.asarray(center), jnp.asarray(scale), jnp.zeros((len(center) + 1, 0)))
+    gaps = tuple(np.flatnonzero(~known.all(0)).tolist())
+    weights = jnp.zeros((len(center) + len(gaps) + 1, 0))
+    return FittedBehavior(space, jnp.asarray(center), jnp.asarray(scale), weights, gaps=gaps)
 
 
 @eqx.filter_jit
@@ -145,10 +196,36 @@ def _loss(weights: Array, inputs: Array, counts: Array, penalty: float) -> Array
 def _linear(
     start: FittedBehavior, inputs: Array, actions: np.ndarray, space: gymnasium.spaces.Box, penalty: float
 ) -> FittedBehavior:
-    """Penalized least squares of the numbers of an action, and the scale of what is left of each."""
+    """The mean by penalized least squares; then both by the likelihood, where anything is left unexplained."""
     x, y = np.asarray(inputs, float), np.asarray(actions, float).reshape(len(actions), -1)
     ridge = np.diag([penalty] * (x.shape[1] - 1) + [0.0])
     weights = np.linalg.lstsq(x.T @ x + ridge, x.T @ y, rcond=None)[0]
-    spread = np.maximum((y - x @ weights).std(0), LEAST_SCALE).reshape(space.shape)
-    found = jnp.asarray(weights, jnp.float32), jnp.asarray(spread, jnp.float32)
-    return FittedBehavior(start.space, start.center, start.scale, *found)
+    spread = (y - x @ weights).std(0)
+    log_scale = np.zeros_like(weights)
+    log_scale[-1] = np.log(np.maximum(spread, LEAST_SCALE))
+    if (spread > LEAST_SCALE).all():
+        weights, log_scale = _likeliest(x, y, weights, log_scale, penalty)
+    found = jnp.asarray(weights, jnp.float32), jnp.asarray(log_scale, jnp.float32)
+    return FittedBehavior(start.space, start.center, start.scale, *found, space.shape, start.gaps)
+
+
+def _likeliest(
+    x: np.ndarray, y: np.ndarray, weights: np.ndarray, log_scale: np.ndarray, penalty: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of mean and log-scale of y `[n, K]`, in units of its scales at the start, so that the search is quick."""
+    unit, n = np.exp(log_scale[-1]), len(x)
+    shape, kept = (2, *weights.shape), np.append(np.full(len(weights) - 1, penalty), 0.0)[None, :, None]
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        both = flat.reshape(shape)
+        logs = np.clip(x @ both[1], -20, 20)
+        residual = (y / unit - x @ both[0]) * np.exp(-logs)
+        value = (0.5 * residual**2 + logs).sum() + 0.5 * (kept * both**2).sum()
+        slope = np.stack([-x.T @ (residual * np.exp(-logs)), x.T @ (1 - residual**2)]) + kept * both
+        return float(value / n), slope.ravel() / n
+
+    first = np.stack([weights / unit, np.zeros_like(weights)])
+    result = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    found = result.x.reshape(shape)
+    found[1, -1] += np.log(unit)
+    return found[0] * unit, found[1]

@@ -32,7 +32,7 @@ def read_any(path: Path | str, columns: Columns | None = None) -> EpisodeLog | S
         return read_table(path, columns)
     if path.is_file() and path.suffix == ".npz":
         return _read_npz(path)
-    if tables := _tables(path):
+    if tables := tables_of(path):
         return read_table(tables, columns)
     what = "is not there" if not path.exists() else "is in no known format"
     raise LogError(
@@ -41,7 +41,7 @@ def read_any(path: Path | str, columns: Columns | None = None) -> EpisodeLog | S
     )
 
 
-def _tables(path: Path) -> list[Path]:
+def tables_of(path: Path) -> list[Path]:
     """The tables of a folder or of a pattern, all of one kind, in order of their names."""
     found = sorted(path.iterdir()) if path.is_dir() else []
     if not path.exists() and any(sign in path.name for sign in "*?["):

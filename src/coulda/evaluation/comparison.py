@@ -161,9 +161,9 @@ def check_table(log: Log, policies: Mapping[str, Policy], methods: Sequence[Meth
 
 
 def model_free(log: Log) -> list[Method]:
-    """All methods that need no model; those for discrete actions only where the log's are."""
+    """All methods that need no model; fitted values only where actions are choices or numbers, not trees of them."""
     found: list[Method] = [ImportanceSampling(kind) for kind in KINDS]
-    if isinstance(log.schema.action_space, spaces.Discrete):
+    if isinstance(log.schema.action_space, spaces.Discrete | spaces.Box):
         found += [DoublyRobust(), DoublyRobust(weighted=True), FittedQ()]
     return found
 

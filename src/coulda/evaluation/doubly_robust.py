@@ -30,6 +30,7 @@ from coulda.evaluation.fitted_q import (
 from coulda.evaluation.importance import missing_probabilities, unusable_weights
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
+from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Features, Log, Reading, Weighted, generator
 from coulda.evaluation.regressions import QFunction
 from coulda.weights import effective_sample_size
@@ -68,7 +69,7 @@ class DoublyRobust(SinglePolicyMethod):
         q, v = cross_fitted(key_folds, regression, steps)
         ratios = statistics(weighted, q, v, self.weighted)
         found = precision.of_weighted(generator(key_interval), ratios)
-        about_log = log_diagnostics(reading, weighs=True, goes_on=True)
+        about_log = propensity_diagnostic(reading) + log_diagnostics(reading, weighs=True, goes_on=True)
         checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
         rests = bool(reading.cut_short) or reading.log.schema.behavior == "fitted"
         return Estimate(

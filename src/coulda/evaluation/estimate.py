@@ -1,7 +1,7 @@
 """`Estimate`: a value that says how sure it is, what it rests on, and whether to believe it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,13 +15,13 @@ VERDICTS: tuple[Verdict, ...] = ("trust", "caution", "do not trust")
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval for the expected return."""
+    """A confidence interval."""
 
     low: float
     high: float
     level: float
     kind: str
-    """How it was found: "student", "bca", "bootstrap" or "bernstein"."""
+    """How it was found: "student", "bca", "bootstrap", "bernstein" or "woodruff"."""
 
     def __contains__(self, value: float) -> bool:
         """Whether the value lies in it."""
@@ -63,6 +63,8 @@ class Estimate:
     diagnostics: tuple[Diagnostic, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     """Numbers that belong to the method, such as the largest weight."""
+    beyond_the_mean: dict[str, "Estimate"] = field(default_factory=dict)
+    """Quantiles and CVaRs of the return, where they were asked for and the method can tell; see `distribution`."""
 
     def __post_init__(self) -> None:
         """The one gate for numbers that are none: they are a status with a reason, never a value."""
@@ -77,6 +79,14 @@ class Estimate:
         for name, value in {"value": None, "interval": None, "status": "not finite", "explanation": told}.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "terms", np.zeros(len(terms)))
+
+    @property
+    def distribution(self) -> dict[str, "Estimate"]:
+        """Quantiles and CVaRs of the return by name, such as "0.05 quantile"; what speaks against the row does here."""
+        return {
+            name: replace(one, diagnostics=(*one.diagnostics, *self.diagnostics))
+            for name, one in self.beyond_the_mean.items()
+        }
 
     @property
     def verdict(self) -> Verdict:
@@ -123,6 +133,7 @@ def plain(estimate: Estimate) -> dict[str, Any]:
             for d in estimate.diagnostics
         ],
         "details": estimate.details,
+        "distribution": {name: plain(one) for name, one in estimate.distribution.items()},
     }
 
 

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation (Le et al., 2019) over logged steps of discrete actions, step t of at most T.
+"""Fitted Q evaluation (Le et al., 2019) over logged steps, step t of at most T.
 
     Q_t(o, a) = r(o, a) + γ E[c_t V_{t+1}(h') | o, a],   V_t(h) = Σ_a π(a | h) Q_t(o, a),   V_T = 0,
 
@@ -13,6 +13,9 @@ steps; V_0(o_1) is the value over T steps. Ends are three things, and the log it
   last step tells of rewards only.
 
 The world does not change otherwise: rewards and transitions are pooled over time.
+
+Where actions are numbers, Q is linear in features of (o, a), and the sum over actions is one over a few points of the
+policy's distribution (`coulda.evaluation.nodes`).
 """
 
 from dataclasses import dataclass
@@ -22,51 +25,27 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 from jax import Array
 from scipy import stats
 
-from coulda.evaluation.diagnostics import UNUSUAL, log_diagnostics, spread_diagnostic
+from coulda.evaluation.diagnostics import graded, log_diagnostics, spread_diagnostic
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, unsupported
 from coulda.evaluation.intervals import Precision, student
 from coulda.evaluation.markov import markov_diagnostic, residual_diagnostic
 from coulda.evaluation.method import SinglePolicyMethod
+from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading, generator
-from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
+from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, TableQ
 from coulda.evaluation.self_checks import correction_diagnostic, log_itself_diagnostic
+from coulda.evaluation.steps import CANDIDATES, Steps, default_regression, logged_steps, seen_by, steps_of
 
 DENSE_CELLS = 4096
 """Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""
 OTHER_TIMES = 1e-3
 """Weight of steps at other times in a table, where ends depend on time: they speak where nothing else does."""
 FOLDS = 5
-CANDIDATES: tuple[QFunction, ...] = (LinearQ(), QuadraticQ(), RandomFeaturesQ())
-"""Of vectors: the one that predicts logged returns best, of episodes that it was not fitted to."""
 MOST_MULTIPLIED = 32
 """Features up to which their products are tried: 560 of them; those of an image would fill the memory."""
-
-
-class Steps(eqx.Module):
-    """The steps of a log as regression sees them; padded steps have weight zero."""
-
-    inputs: Array
-    """Numbers of cells `[N, T + 1]` (tables), or features `[N, T + 1, d]`."""
-    action: Array
-    """`[N, T]`."""
-    reward: Array
-    """`[N, T]`."""
-    live: Array
-    """`[N, T]`."""
-    continues: Array
-    """`[N, T]`: whether the episode went on, or would have, had it not been cut off."""
-    known: Array
-    """`[N, T]`: whether the step tells how episodes go on."""
-    policy: Array
-    """π(a | h_t), `[N, T + 1, A]`."""
-    timed: bool = eqx.field(static=True)
-    """Whether ends depend on time."""
-    discount: float = eqx.field(static=True)
-    """γ."""
 
 
 class Values(eqx.Module):
@@ -84,78 +63,6 @@ class Values(eqx.Module):
             worth = np.asarray(discount ** np.arange(q.shape[1]), np.float32)[None]
             q, v = q * worth, v * worth
         return Values(q, jnp.concatenate([v, jnp.zeros_like(v[:, :1])], 1))
-
-
-def seen_by(regression: QFunction) -> Features:
-    """What the pass over a log has to keep of observations for a regression."""
-    return Features(_seen_name(regression), regression.inputs)
-
-
-def _seen_name(regression: QFunction) -> str:
-    """All families that see features see the same."""
-    return "cells" if isinstance(regression, TableQ) else "features"
-
-
-def default_regression(log: Log) -> QFunction:
-    """A table for discrete observations, else the simplest of the candidates, which see the same."""
-    space = log.schema.observation_space
-    return TableQ(int(space.n)) if isinstance(space, spaces.Discrete) else CANDIDATES[0]
-
-
-def steps_of(reading: Reading, policy: str, regression: QFunction) -> Steps:
-    """The log's steps as the regression sees them, with the policy's probabilities."""
-    return _steps(reading, regression, reading.probabilities[policy])
-
-
-def logged_steps(reading: Reading, regression: QFunction, num_actions: int) -> Steps:
-    """The same for whoever made the log: what it did next is what it would do."""
-    assert reading.action is not None
-    done = np.eye(num_actions, dtype=np.float32)[np.concatenate([reading.action, reading.action[:, -1:]], 1)]
-    steps = _steps(reading, regression, done)
-    # What it would have done after it was cut off is not known.
-    going_on = steps.known & jnp.concatenate([steps.live[:, 1:], jnp.zeros_like(steps.live[:, :1])], 1)
-    return eqx.tree_at(lambda s: s.known, steps, going_on | (steps.known & ~steps.continues))
-
-
-def _steps(reading: Reading, regression: QFunction, probabilities: np.ndarray) -> Steps:
-    assert reading.action is not None
-    continues, known = _ends(reading)
-    timed = ends_depend_on_time(reading, reading.features[_seen_name(regression)], continues, known)
-    columns = reading.action, reading.reward.astype(np.float32), reading.live, continues, known
-    inputs = reading.features[_seen_name(regression)]
-    return Steps(*map(jnp.asarray, (inputs, *columns, probabilities)), timed=timed, discount=reading.asked.discount)
-
-
-def _ends(reading: Reading) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each step leads on, and whether that is known, `[N, T]` each."""
-    horizon = reading.reward.shape[1]
-    last = np.arange(horizon) == reading.lengths[:, None] - 1
-    cut = last & ~reading.terminated[:, None]
-    unseen = cut if reading.log.schema.last_observation == "repeated" else np.zeros_like(cut)
-    at_horizon = np.broadcast_to(np.arange(horizon) == horizon - 1, last.shape)
-    return reading.live & ~(last & ~cut), reading.live & ~unseen & ~at_horizon
-
-
-def ends_depend_on_time(reading: Reading, inputs: np.ndarray, continues: np.ndarray, known: np.ndarray) -> bool:
-    """Whether episodes end sooner or later than (o, a) alone would have it, before the horizon.
-
-    A chi-square over times: ends at each time against those expected from the ends of each cell (o, a). Of vectors the
-    cell is the action alone, so that what differs over time for another reason is taken for time, which costs
-    precision and no bias.
-    """
-    assert reading.action is not None
-    ended = known & ~continues
-    if not ended.any():
-        return False
-    seen = inputs[:, :-1].astype(int) if inputs.ndim == 2 else 0
-    cell = (seen * (int(reading.action.max()) + 1) + reading.action)[known]
-    rate = np.bincount(cell, ended[known]) / np.maximum(np.bincount(cell), 1)
-    expected = np.zeros(known.shape)
-    expected[known] = rate[cell]
-    spread = (expected * (1 - expected)).sum(0)
-    used = spread > 0
-    square = (((ended.sum(0) - expected.sum(0))[used]) ** 2 / spread[used]).sum()
-    return bool(used.sum() > 1 and stats.chi2.sf(square, used.sum() - 1) < UNUSUAL)
 
 
 @eqx.filter_jit
@@ -201,10 +108,21 @@ def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
 
 def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Values:
     """Rewards, then how episodes go on from each step, fitted to targets that the step after it gives."""
+    if steps.taken is not None:
+        assert isinstance(regression, LinearQ)
+        regression = LinearQ(regression.ridge)  # what it is linear in is there already
     horizon, num_actions = steps.reward.shape[1], steps.policy.shape[-1]
-    reward = regression.predict(_rewards(regression, steps, weight), steps.inputs)
+    before = steps.inputs[:, :-1] if steps.taken is None else steps.taken
+
+    def told(parameters: Any) -> tuple[Array, Array]:
+        """Of all that could be done next, `[N, T + 1, A]`, and of what was done, `[N, T]`."""
+        every = regression.predict(parameters, steps.inputs)
+        if steps.taken is not None:
+            return every, regression.predict(parameters, steps.taken)[..., 0]
+        return every, jnp.take_along_axis(every[:, :-1], steps.action[..., None], axis=-1)[..., 0]
+
+    reward, paid = told(_rewards(regression, steps, weight))
     known = jnp.where(steps.known, weight[:, None], 0.0)
-    before = steps.inputs[:, :-1]
 
     def at(t: Array, columns: Any) -> Any:
         """The steps that tell of time t: those at it, or all; a table weighs, so that it can speak of every cell."""
@@ -220,19 +138,19 @@ def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Value
 
     shared = None if steps.timed else prepare(jnp.int32(0))
 
-    def worth(q: Array, t: Array) -> tuple[Array, tuple[Array, Array]]:
+    def worth(q: Array, done: Array, t: Array) -> tuple[Array, tuple[Array, Array]]:
         value = jnp.sum(steps.policy * q, axis=-1)
-        taken = jnp.take_along_axis(q[:, t], steps.action[:, t][:, None], axis=1)[:, 0]
-        return value[:, 1:], (taken, value[:, t])
+        return value[:, 1:], (done[:, t], value[:, t])
 
     def iterate(parameters: Any, following: Array, t: Array) -> tuple[Any, Array, tuple[Array, Array]]:
         prepared = prepare(t) if shared is None else shared
         parameters = regression.fit(
             prepared, at(t, jnp.where(steps.continues, steps.discount * following, 0.0)), parameters
         )
-        return parameters, *worth(reward + regression.predict(parameters, steps.inputs), t)
+        every, done = told(parameters)
+        return parameters, *worth(reward + every, paid + done, t)
 
-    following, last = worth(reward, jnp.int32(horizon - 1))
+    following, last = worth(reward, paid, jnp.int32(horizon - 1))
     found = [last]
     if horizon > 1:
         start, following, one = iterate(None, following, jnp.int32(horizon - 2))
@@ -252,7 +170,8 @@ def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Value
 def _rewards(regression: QFunction, steps: Steps, weight: Array) -> Any:
     """The parameters of r(o, a), from every step."""
     live = jnp.where(steps.live, weight[:, None], 0.0)
-    prepared = regression.prepare(steps.inputs[:, :-1], steps.action, live, steps.policy.shape[-1])
+    before = steps.inputs[:, :-1] if steps.taken is None else steps.taken
+    prepared = regression.prepare(before, steps.action, live, steps.policy.shape[-1])
     return regression.fit(prepared, steps.reward, None)
 
 
@@ -277,7 +196,7 @@ def chosen_regression(reading: Reading) -> QFunction:
     first = default_regression(reading.log)
     if isinstance(first, TableQ):
         return first
-    size = reading.features[_seen_name(first)].shape[-1]
+    size = reading.features[seen_by(first).name].shape[-1]
     candidates = [one for one in CANDIDATES if size <= MOST_MULTIPLIED or not isinstance(one, QuadraticQ)]
     return reading.once("regression", lambda: min(candidates, key=lambda one: _prediction_error(reading, one)))
 
@@ -285,13 +204,9 @@ def chosen_regression(reading: Reading) -> QFunction:
 def _prediction_error(reading: Reading, regression: QFunction) -> float:
     """Mean squared error of the returns to go of held-out episodes."""
     to_go = np.flip(np.cumsum(np.flip(reading.paid, 1), 1), 1)
-    steps = logged_steps(reading, regression, _num_actions(reading))
+    steps = logged_steps(reading, regression)
     q, _ = cross_fitted(jax.random.key(0), regression, steps)
     return float(((q - to_go)[reading.live] ** 2).mean())
-
-
-def _num_actions(reading: Reading) -> int:
-    return max(found.shape[-1] for found in reading.probabilities.values())
 
 
 @dataclass(frozen=True)
@@ -333,7 +248,7 @@ class FittedQ(SinglePolicyMethod):
         checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
         q, v = cross_fitted(key_folds, regression, steps)
         about_log = spread_diagnostic(reading.returns) + log_diagnostics(reading, goes_on=True)
-        diagnostics = (unseen_actions(regression, steps), *checks, *about_log)
+        diagnostics = (unseen_actions(regression, steps, reading, policy), *checks, *about_log)
         diagnostics = (*correction_diagnostic(reading, policy, q, v, found), *diagnostics)
         if not refitted:
             sentence = "The network was fitted once; its own error is not in the interval."
@@ -346,13 +261,15 @@ def fit_checks(
     key_markov: Array, key_folds: Array, reading: Reading, regression: QFunction, steps: Steps, interval: Interval
 ) -> tuple[Diagnostic, ...]:
     """What can be asked of fitted values without the truth: the log itself, and whether the past matters."""
-    logged = logged_steps(reading, regression, steps.policy.shape[-1])
+    logged = logged_steps(reading, regression)
     q, v = reading.once(("logged values", regression), lambda: cross_fitted(key_folds, regression, logged))
     itself = log_itself_diagnostic(q[:, 0], reading, interval)
     if isinstance(regression, TableQ):
         return itself + past_matters(key_markov, regression, steps)
     errors = np.where(reading.live, reading.paid + v[:, 1:] - q, 0.0)
-    return itself + residual_diagnostic(generator(key_markov), np.asarray(steps.inputs), reading, errors)
+    return itself + residual_diagnostic(
+        generator(key_markov), reading.features[seen_by(regression).name], reading, errors
+    )
 
 
 @eqx.filter_jit
@@ -389,9 +306,11 @@ def missing_actions(name: str, reading: Reading) -> Estimate:
     )
 
 
-def unseen_actions(regression: QFunction, steps: Steps) -> Diagnostic:
-    """How much of what the policy would do was never tried in the same discrete observation."""
+def unseen_actions(regression: QFunction, steps: Steps, reading: Reading, policy: str) -> Diagnostic:
+    """How much of what the policy would do was never tried in the same discrete observation, or at all."""
     live = steps.live.astype(float)
+    if reading.continuous:
+        return _outside(reading, policy)
     if isinstance(regression, TableQ):
         prepared = regression.prepare(steps.inputs[:, :-1], steps.action, live, steps.policy.shape[-1])
         seen = regression.predict(regression.fit(prepared, jnp.ones_like(live), None), steps.inputs)[:, :-1] > 0
@@ -406,4 +325,19 @@ def unseen_actions(regression: QFunction, steps: Steps) -> Diagnostic:
         # What is unseen counts as worth nothing, so the bias is up to this share of the value.
         "trust" if unseen < 0.01 else "caution" if unseen < 0.1 else "do not trust",
         f"{unseen:.1%} of what the policy would do at logged observations was never done there, and counts as worth 0.",
+    )
+
+
+def _outside(reading: Reading, policy: str) -> Diagnostic:
+    """How much of what the policy would do is beyond all that was done, where actions are numbers."""
+    assert reading.action is not None
+    done, would = reading.action[reading.live], reading.probabilities[policy][:, :-1][reading.live]
+    beyond = ((would < done.min(0)) | (would > done.max(0))).any(-1) @ node_weights(done.shape[-1])
+    share = float(beyond.mean())
+    return Diagnostic(
+        "unseen actions",
+        share,
+        graded(share, 0.01, 0.1),
+        f"{share:.1%} of what the policy would do at logged observations is beyond all actions that were taken: there "
+        "the fitted values are extrapolated.",
     )

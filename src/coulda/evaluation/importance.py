@@ -21,9 +21,11 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import cap_diagnostic, log_diagnostics, spread_diagnostic, weight_diagnostics
+from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
+from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Reading, Weighted, generator
 from coulda.weights import effective_sample_size
 
@@ -65,7 +67,7 @@ class ImportanceSampling(SinglePolicyMethod):
         weights = total_weights(weighted, self.kind, self.cap)
         ratios = statistics(weighted, self.kind, self.cap)
         diagnostics = weight_diagnostics(weighted) + spread_diagnostic(ratios.terms)
-        diagnostics += log_diagnostics(reading, weighs=True)
+        diagnostics += propensity_diagnostic(reading) + log_diagnostics(reading, weighs=True)
         if self.kind == "capped":
             diagnostics = (cap_diagnostic(weights, weighted.total), *diagnostics)
         return Estimate(
@@ -76,7 +78,17 @@ class ImportanceSampling(SinglePolicyMethod):
             float(effective_sample_size(weights if self.kind == "capped" else weighted.relative)),
             diagnostics=diagnostics,
             details={"largest weight": float(weights.max()), "mean weight": float(weights.mean())},
+            beyond_the_mean=self._distribution(key, reading, weighted, weights, precision),
         )
+
+    def _distribution(
+        self, key: Array, reading: Reading, weighted: Weighted, weights: np.ndarray, precision: Precision
+    ) -> dict[str, Estimate]:
+        """Of whole episodes and normalized weights, which is WIS, or CIS where they are capped."""
+        if self.kind not in ("weighted", "capped"):
+            return {}
+        normal = weights if self.kind == "capped" else weighted.relative
+        return distribution_of(key, self.name, weighted.returns, normal, reading.asked, precision)
 
 
 def statistics(weighted: Weighted, kind: Kind, cap: float | None = None) -> Ratios:

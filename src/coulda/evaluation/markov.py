@@ -115,7 +115,8 @@ def residual_diagnostic(
     if errors.shape[1] < 2 or later.sum() < 2 * FEW_EPISODES:
         return ()
     assert reading.action is not None
-    actions = np.eye(int(reading.action.max()) + 1)[reading.action]
+    numbers = _scaled(reading.action, reading.live) if reading.continuous else None
+    actions = np.eye(int(reading.action.max()) + 1)[reading.action] if numbers is None else numbers
     seen = np.concatenate([_scaled(inputs[:, :-1], reading.live), actions], -1)
     pair = np.concatenate([seen[:, 1:], seen[:, :-1]], -1)
     waves = np.cos(

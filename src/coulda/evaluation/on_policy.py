@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
@@ -61,7 +62,8 @@ def on_policy(
         return flawed("on-policy", int(flaws[episode]), f"episode {episode} in the environment", episodes)
     ratios = Ratios.mean_of(found.astype(float))
     interval = (precision or Precision()).of_returns(generator(key), ratios)
-    return Estimate("on-policy", ratios.value, interval, ratios.terms, float(episodes))
+    more = distribution_of(key, "on-policy", ratios.plain, np.ones(episodes), asked, precision or Precision())
+    return Estimate("on-policy", ratios.value, interval, ratios.terms, float(episodes), beyond_the_mean=more)
 
 
 @eqx.filter_jit

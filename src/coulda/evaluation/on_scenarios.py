@@ -17,6 +17,7 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
+from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
@@ -193,10 +194,14 @@ class OnBatch(eqx.Module):
 
 @dataclass
 class Tally:
-    """What is kept of all batches under one source: an episode's mean and variance, and sums."""
+    """What is kept of all batches under one source: an episode's mean and variance, and sums.
+
+    Single returns are kept only where more than their mean is asked for: `draws`, by policy.
+    """
 
     means: dict[str, list[np.ndarray]]
     variances: dict[str, list[np.ndarray]]
+    draws: dict[str, list[np.ndarray]] | None
     replays: list[Replay] = field(default_factory=list)
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
@@ -213,6 +218,8 @@ class Tally:
                 self.flaws.setdefault(name, (int(found.flaws[name][episode, scenario]), where))
             returns = np.asarray(returns, float)
             self.means[name].append(returns.mean(1))
+            if self.draws is not None:
+                self.draws[name].append(returns)
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
         self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
         self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
@@ -241,7 +248,8 @@ def evaluate_sources(
     """
     key_scenarios, key_interval, key_simulation = jax.random.split(key, 3)
     policies = reading.policies
-    tallies = [Tally({name: [] for name in policies}, {name: [] for name in policies}) for _ in sources]
+    empty = lambda: {name: [] for name in policies}
+    tallies = [Tally(empty(), empty(), empty() if reading.asked.beyond_the_mean else None) for _ in sources]
     for found, count in _batches(key_scenarios, model, sources, reading, run):
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
@@ -257,6 +265,10 @@ def evaluate_sources(
             estimate = _estimate(
                 method_name(source, model), tally, name, shared, key_interval, run.precision, hindsight
             )
+            if tally.draws is not None and estimate.value is not None:
+                drawn = np.concatenate(tally.draws[name])
+                given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
+                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *given))
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)

@@ -10,13 +10,15 @@ import numpy as np
 
 from coulda.episodes import EpisodeLog, StoredLog
 from coulda.errors import CouldaError
+from coulda.evaluation.nodes import nodes
 from coulda.policies import HostPolicy, LoggedPolicy
 from coulda.policies.host import taken_log_probs
 from coulda.pomdp import Policy
 from coulda.pomdp.walk import remembers
 
 Told = tuple[np.ndarray, np.ndarray | None]
-"""Log-probabilities of what was done, `[ΣT_i]`, and probabilities of all that could have been, `[Σ(T_i + 1), A]`."""
+"""Log-probabilities of what was done, `[ΣT_i]`, and probabilities of all that could have been, `[Σ(T_i + 1), A]`, or,
+where actions are numbers, those at `nodes`, `[Σ(T_i + 1), K, k]`."""
 
 
 def is_host(policy: Policy) -> TypeGuard[HostPolicy]:
@@ -35,6 +37,12 @@ def ask_host(policy: HostPolicy, batch: EpisodeLog, every: bool) -> Told:
     if not every:
         acted_on = jax.tree.map(lambda leaf: np.delete(leaf, last, 0), batch.observation)
         return policy.log_densities(acted_on, batch.action), None
+    if not policy.host.discrete:
+        acted_on = jax.tree.map(lambda leaf: np.delete(leaf, last, 0), batch.observation)
+        (mean, scale), _ = policy.host.answers(batch.observation)
+        mean, scale = (x.reshape(len(x), 1, -1) for x in (mean, scale))
+        following = mean + scale * nodes(mean.shape[-1])[None]
+        return policy.log_densities(acted_on, batch.action), following.astype(np.float32)
     found = policy.probabilities(batch.observation)
     return taken_log_probs(np.delete(found, last, 0), batch.action), found
 

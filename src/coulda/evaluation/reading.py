@@ -20,10 +20,11 @@ from coulda.episodes import EpisodeLog, Schema, StoredLog
 from coulda.episodes.log import padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
+from coulda.evaluation.nodes import nodes
 from coulda.evaluation.outside import ask_host, columns_of, is_column, is_host
 from coulda.evaluation.returns import Returns
 from coulda.pomdp import Episode, Policy, batched
-from coulda.pomdp.walk import all_log_probs, log_probs_of, remembers, taken_log_probs
+from coulda.pomdp.walk import all_log_probs, log_probs_of, next_actions, remembers, taken_log_probs
 
 Log = EpisodeLog | StoredLog
 
@@ -96,11 +97,12 @@ class Reading:
     log_prob: np.ndarray
     """log μ(a_t | h_t), `[N, T]`, zero after the end; NaN where it is not known."""
     action: np.ndarray | None
-    """Numbers of discrete actions from 0, `[N, T]`."""
+    """Numbers of discrete actions from 0, `[N, T]`; or actions that are numbers, `[N, T, k]`."""
     taken: dict[str, np.ndarray]
     """By policy: log π(a_t | h_t), `[N, T]`, zero after the end."""
     probabilities: dict[str, np.ndarray]
-    """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`; of none that is a column of the actions taken."""
+    """By policy: π(a | h_t) of discrete actions, `[N, T + 1, A]`; or, where they are numbers, those at its `nodes`,
+    `[N, T + 1, K, k]`; of none that is a column of the actions taken."""
     features: dict[Hashable, np.ndarray]
     """By the name of the features: what a regression sees of each observation, `[N, T + 1, ...]`."""
     asked: Returns
@@ -109,6 +111,11 @@ class Reading:
     def __len__(self) -> int:
         """N."""
         return len(self.lengths)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are numbers, and no choices."""
+        return isinstance(self.log.schema.action_space, spaces.Box)
 
     @cached_property
     def live(self) -> np.ndarray:
@@ -169,26 +176,27 @@ def read(
     Args:
         log: in memory or on disk.
         policies: by name.
-        features: what regressions need to see of observations. Where there are any, the probabilities of all actions
-            are kept too, which must be discrete then.
+        features: what regressions need to see of observations. Where there are any, what the policies would do is kept
+            too: actions must be discrete then, or numbers.
         walk: whether the policies are run over the log, each once.
         returns: what is asked of them.
     """
     chosen = {one.name: one for one in features}
-    if chosen and not isinstance(log.schema.action_space, spaces.Discrete):
-        raise CouldaError(f"fitted values need discrete actions; this log's are {log.schema.action_space}")
+    if chosen and not isinstance(log.schema.action_space, spaces.Discrete | spaces.Box):
+        raise CouldaError(f"fitted values need discrete or continuous actions, and not {log.schema.action_space}")
     space, size, possible = HashableSpace(log.schema.observation_space), _batch_size(log), _possible_steps(log)
+    ask = _how(log.schema.action_space) if chosen else None
     asking = policies if walk else {}
     logged = {name: one for name, one in asking.items() if is_column(one)}
     hosts = {name: one for name, one in asking.items() if is_host(one) and possible is None}
     inside = asking.keys() - logged.keys() - hosts.keys()
-    says = {name: eqx.Partial(_say, one, bool(chosen)) for name, one in asking.items() if name in inside}
+    says = {name: eqx.Partial(_say, one, ask) for name, one in asking.items() if name in inside}
     sees = {name: eqx.Partial(_see, one, space) for name, one in chosen.items()}
     walked = {name: say for name, say in says.items() if possible is None or remembers(policies[name])}
     asked = walked, sees if possible is None else {}
     columns, answers = [], []
     for batch in log.batches(size):
-        kept = {name: getattr(batch, name) for name in _kept(log.schema)}
+        kept = {name: getattr(batch, name) for name in _kept(log.schema, bool(chosen))}
         columns.append((kept, {name: ask_host(one, batch, bool(chosen)) for name, one in hosts.items()}))
         inputs = (_filled(batch, 0, log.max_length, size)[0],) if any(asked) else ()
         answers.append([_answers(programs, inputs, len(batch)) for programs in asked])
@@ -210,19 +218,42 @@ def read(
         flat["terminated"],
         _spread(flat["reward"].astype(float), live),
         _spread(flat["log_prob"].astype(float), live),
-        _number(log.schema.action_space, flat["action"])[padding(flat["lengths"], log.max_length)] if chosen else None,
+        _done(log.schema.action_space, flat["action"])[padding(flat["lengths"], log.max_length)] if chosen else None,
         {name: one for name, (one, _) in said.items()},
         {name: every for name, (_, every) in said.items() if every is not None},
-        seen,
+        {name: without_gaps(one) for name, one in seen.items()},
         returns or Returns(),
     )
 
 
-def _kept(schema: Schema) -> list[str]:
-    """What is kept of a log: a few numbers per step, observations and actions only where they are such."""
+def without_gaps(seen: np.ndarray) -> np.ndarray:
+    """Features `[..., d]` in which what is missing stands at its mean; whether it is missing is a feature more.
+
+    >>> without_gaps(np.array([[1.0, 5.0], [np.nan, 5.0], [3.0, 5.0]])).tolist()
+    [[1.0, 5.0, 0.0], [2.0, 5.0, 1.0], [3.0, 5.0, 0.0]]
+    """
+    missing = np.isnan(seen) if seen.dtype.kind == "f" else np.zeros(seen.shape, bool)
+    if not missing.any():
+        return seen
+    rest = tuple(range(seen.ndim - 1))
+    mean = np.where(missing, 0, seen).sum(rest) / np.maximum((~missing).sum(rest), 1)
+    gaps = missing[..., missing.any(rest)].astype(seen.dtype)
+    return np.concatenate([np.where(missing, mean, seen).astype(seen.dtype), gaps], -1)
+
+
+def _kept(schema: Schema, fitted: bool) -> list[str]:
+    """What is kept of a log: a few numbers per step, observations only where they are such, actions where needed."""
     numbered = {"observation": schema.observation_space, "action": schema.action_space}
-    discrete = [name for name, space in numbered.items() if isinstance(space, spaces.Discrete)]
-    return ["lengths", "terminated", "reward", "log_prob", *discrete]
+    kept = [name for name, space in numbered.items() if isinstance(space, spaces.Discrete)]
+    kept += ["action"] if fitted and "action" not in kept else []
+    return ["lengths", "terminated", "reward", "log_prob", *kept]
+
+
+def _done(space: spaces.Space, column: np.ndarray) -> np.ndarray:
+    """Actions as numbers from 0, or `[n, k]`."""
+    if isinstance(space, spaces.Discrete):
+        return _number(space, column)
+    return column.reshape(len(column), -1).astype(np.float32)
 
 
 def _answers(programs: Mapping[Any, Callable[..., Any]], inputs: tuple[Any, ...], count: int | None = None) -> Any:
@@ -291,12 +322,25 @@ def _number(space: spaces.Space, column: np.ndarray) -> np.ndarray:
     return column - np.int32(space.start)
 
 
-def _say(policy: Policy, every: bool, episode: Episode) -> tuple[Array, Array | None]:
-    """Log-probabilities of what was done, `[T]`, and probabilities of all that could have been, `[T + 1, A]`."""
-    if not every:
+def _say(policy: Policy, ask: tuple[int, ...] | None, episode: Episode) -> tuple[Array, Array | None]:
+    """Log-probabilities of what was done, `[T]`, and what could have been: `[T + 1, A]` or `[T + 1, K, k]`.
+
+    `ask` is None for the first alone, else `CHOICES` or the shape of actions that are numbers.
+    """
+    if ask is None:
         return taken_log_probs(policy, episode), None
+    if ask != CHOICES:
+        return taken_log_probs(policy, episode), next_actions(policy, episode, nodes(int(np.prod(ask))))
     found = all_log_probs(policy, episode)
     return jnp.where(episode.live, log_probs_of(episode.action, found[:-1]), 0.0), jnp.exp(found)
+
+
+def _how(space: spaces.Space) -> tuple[int, ...]:
+    return CHOICES if isinstance(space, spaces.Discrete) else tuple(space.shape or ())
+
+
+CHOICES = (-1,)
+"""In the place of a shape, where actions are choices."""
 
 
 def _see(features: Features, space: HashableSpace, episode: Episode) -> Array:

@@ -24,7 +24,7 @@ from jax import Array
 from scipy import stats
 
 from coulda.episodes import EpisodeLog
-from coulda.episodes.behavior import FittedBehavior, fitted_behavior
+from coulda.episodes.behavior import LOG_SCALES, FittedBehavior, fitted_behavior
 from coulda.episodes.log import concatenate
 from coulda.episodes.spaces import HashableSpace, features, named_leaves
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
@@ -209,16 +209,21 @@ def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
 
 
 def _sample(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
-    """Episodes of the log, not too many, in memory; in the model's spaces, of which a log may not have seen all."""
+    """Episodes of the log, in the model's spaces, of which a log may not have seen all."""
+    found = sample(rng, log)
+    seen, done = model.observation_space, model.action_space
+    return replace(found, schema=replace(found.schema, observation_space=seen, action_space=done))
+
+
+def sample(rng: np.random.Generator, log: Log) -> EpisodeLog:
+    """Episodes of the log, not too many, in memory."""
     chosen = np.sort(rng.permutation(len(log))[:MOST_EPISODES])
     parts, first = [], 0
     for batch in log.batches():
         here = chosen[(chosen >= first) & (chosen < first + len(batch))] - first
         parts += [batch.take(here)] if len(here) else []
         first += len(batch)
-    sample = concatenate(parts)
-    seen, done = model.observation_space, model.action_space
-    return replace(sample, schema=replace(sample.schema, observation_space=seen, action_space=done))
+    return concatenate(parts)
 
 
 def _look(model: POMDP, log: EpisodeLog, discount: float) -> Look:
@@ -318,12 +323,12 @@ def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Arr
     inputs = jax.vmap(fitted.inputs)(acted_on)
     steps = len(inputs)
     outputs = inputs @ fitted.weights
-    if fitted.spread is None:
+    if fitted.log_scale is None:
         done = jax.nn.one_hot(episode.action, outputs.shape[1])
         unexplained = done - jax.nn.softmax(outputs)
     else:
         done = episode.action.reshape(steps, -1)
-        unexplained = (done - outputs) / fitted.spread.reshape(1, -1)
+        unexplained = (done - outputs) / jnp.exp(jnp.clip(inputs @ fitted.log_scale, *LOG_SCALES))
     before = jnp.concatenate([jnp.zeros((1, done.shape[1])), done[:-1]])
     clock = jnp.linspace(0.0, 1.0, steps)[:, None]
     unseen = [before, clock]

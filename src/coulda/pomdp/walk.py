@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
@@ -69,6 +70,20 @@ def taken_log_probs(policy: Policy, episode: Episode) -> Array:
         return carry, distribution.log_prob(action)
 
     return jnp.where(episode.live, walk(policy, episode, ask), 0.0)
+
+
+def next_actions(policy: Policy, episode: Episode, points: np.ndarray) -> Array:
+    """What π would do after each observation where its noise were each of `points` `[K, k]`, `[T + 1, K, k]`.
+
+    The points are of a standard normal distribution, which the policy's own is made from (`from_normal`).
+    """
+
+    def ask(carry: Carry, observation: Any, action: Any) -> tuple[Carry, Array]:
+        carry, distribution = policy(carry, observation)
+        given = jnp.asarray(points, jnp.float32).reshape(len(points), *action.shape)
+        return carry, jax.vmap(distribution.from_normal)(given).reshape(points.shape)
+
+    return walk(policy, episode, ask, closing=True)
 
 
 def all_log_probs(policy: Policy, episode: Episode) -> Array:

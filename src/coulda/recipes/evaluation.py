@@ -10,6 +10,7 @@ from jax import Array
 
 from coulda.environments.gym import load_model
 from coulda.episodes import Columns, policy_in_table, read_any
+from coulda.episodes.formats import tables_of
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precision, Returns, compare, model_free
 from coulda.evaluation.reading import Log
@@ -66,7 +67,7 @@ class EvaluationRecipe:
 
     def _policy(self, name: str) -> Policy:
         if name.startswith(COLUMN):
-            return policy_in_table(self.log, name.removeprefix(COLUMN), self.columns)
+            return policy_in_table(tables_of(Path(self.log)) or self.log, name.removeprefix(COLUMN), self.columns)
         return find_policy(name, self.episodes.schema.action_space)
 
     @cached_property

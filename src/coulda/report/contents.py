@@ -21,6 +21,17 @@ class Finding(Contents, frozen=True):
     sentence: str
 
 
+class Quantity(Contents, frozen=True):
+    """A quantile or CVaR of the return."""
+
+    name: str
+    """Such as "0.05 quantile"."""
+    value: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+
+
 class Row(Contents, frozen=True):
     """One estimate of the table."""
 
@@ -39,6 +50,8 @@ class Row(Contents, frozen=True):
     findings: tuple[Finding, ...] = ()
     error: float | None = None
     """Relative to the truth, where that is known."""
+    distribution: tuple[Quantity, ...] = ()
+    """Quantiles and CVaRs, where they were asked for."""
 
 
 class MethodVerdict(Contents, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any
 from coulda.evaluation import Comparison, Estimate
 from coulda.evaluation.comparison import assumptions
 from coulda.evaluation.estimate import VERDICTS, Verdict, plain, worst
-from coulda.report.contents import Finding, MethodVerdict, Provenance, Row, Table
+from coulda.report.contents import Finding, MethodVerdict, Provenance, Quantity, Row, Table
 
 
 def tabulate(comparison: Comparison) -> Table:
@@ -49,6 +49,10 @@ def _row(policy: str, estimate: Estimate, comparison: Comparison) -> Row:
         findings=tuple(Finding(**finding) for finding in found["diagnostics"]),
         effective_sample_size=found["effective sample size"],
         error=comparison.error(policy, estimate.method),
+        distribution=tuple(
+            Quantity(name, one["value"], one["low"], one["high"], one["verdict"])
+            for name, one in found["distribution"].items()
+        ),
         **{name: found[name] for name in ("method", "value", "low", "high", "level", "verdict", "reasons")},
     )
 
@@ -86,9 +90,24 @@ def _answers(table: Table) -> list[str]:
             best = min(known, key=lambda row: (assumptions(row.method), _width(row)))
             limits = f"{best.low:.3g} to {best.high:.3g}"
             sentences.append(f"By {best.method}, {policy} would have returned {best.value:.3g} ({limits}).")
+        sentences += _beyond_the_mean(policy, known)
         disagreeing = [f for row in table.rows if row.policy == policy for f in row.findings if f.name == "agreement"]
         sentences += list(dict.fromkeys(f"{policy}: {finding.sentence}" for finding in disagreeing))[:1]
     return sentences
+
+
+def _beyond_the_mean(policy: str, known: list[Row]) -> list[str]:
+    """What is trusted of the distribution of returns, by the first method that tells."""
+    told = [row for row in known if row.distribution]
+    if not told:
+        return []
+    best = min(told, key=lambda row: (assumptions(row.method), _width(row)))
+    parts = [f"{one.name} {one.value:.3g}{_between(one)}" for one in best.distribution if one.verdict == "trust"]
+    return [f"By {best.method}, of the returns of {policy}: {', '.join(parts)}."] if parts else []
+
+
+def _between(one: Quantity) -> str:
+    return "" if one.low is None or one.high is None else f" ({one.low:.3g} to {one.high:.3g})"
 
 
 def _width(row: Row) -> float:
