@@ -40,7 +40,10 @@ SLOW = {
         "report.md",
         "training.md",
         "tutorials/abbeel.md",
+        "fitting.md",
         "tutorials/gymnasium_simulator.md",
+        "tutorials/only_a_csv.md",
+        "tutorials/when_a_fitted_model_misleads.md",
         "tutorials/when_counterfactuals_mislead.md",
         "walks.md",
     )

@@ -1,7 +1,7 @@
 """`coulda evaluate LOG --model … --policy …`: one table of what policies would have been worth, and what to believe."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +12,15 @@ from rich.table import Table
 
 from coulda.cli.executors import ExecutorName, open_executor
 from coulda.episodes import Columns
+from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Precision
 from coulda.evaluation.drawing import draw_errors, draw_estimates
 from coulda.executors import Executor
+from coulda.fitting import Fitted, recipe_for
 from coulda.hindsight import Prior
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
-from coulda.report import Explorer, Report, explore, provenance, save_report, summarize, tabulate
+from coulda.report import Explorer, Report, describe, explore, provenance, save_report, summarize, tabulate
 from coulda.report.page import check_place
 from coulda.storage import replace_json
 
@@ -37,7 +39,10 @@ class Evaluate:
     policy: Annotated[list[str], tyro.conf.UseAppendAction]
     """A policy to evaluate; may be given several times."""
     model: str | None = None
-    """The model, for MB-PE and CF-PE; without it the table is model-free. Its `malformed` says which scenarios are."""
+    """The model, for MB-PE and CF-PE: an object, or the folder of one that `coulda fit` made, whose verdict every row
+    that rests on it carries. Without one a model is fitted to the log."""
+    fit: bool = True
+    """Whether a model is fitted to the log where none is named; without it the table is model-free."""
     scenarios: str = "auto"
     """Where scenarios come from: exact, observed, particles, tempered, nuts, prior, or a function of the model that
     returns a source, file.py:name. By default the first that can infer them is chosen, and the table says why."""
@@ -75,13 +80,14 @@ class Evaluate:
             check_place(self.out)
         recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
-        total = None if self.model is None else len(recipe.episodes)
-        told: tuple[str, ...] = ()
+        recipe, told = self._fitted(recipe, console)
+        total = None if recipe.on_scenarios is None else len(recipe.episodes)
         if recipe.on_scenarios is not None:
             with bar("choosing where scenarios come from", None):
-                told = (f"Scenarios: {recipe.on_scenarios.choice.why}.",)
+                chosen = f"Scenarios: {recipe.on_scenarios.choice.why}."
                 _ = recipe.against  # before the work: a wrong name should cost nothing
-            console.print(*told, highlight=False, soft_wrap=True, markup=False)
+            console.print(chosen, highlight=False, soft_wrap=True, markup=False)
+            told = (*told, chosen)
         with self._open(recipe) as executor, bar(f"evaluating on {len(recipe.episodes):,} episodes", total) as advance:
             comparison = recipe.compare(key, executor, advance)
         console.print(table(comparison))
@@ -93,8 +99,23 @@ class Evaluate:
             console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
             told = (*told, rivals.sentence)
         if self.out is not None:
-            self._write(self.out, comparison, self._explorer(recipe), told)
+            self._write(self.out, comparison, self._explorer(recipe), told, recipe.fitted)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
+
+    def _fitted(self, recipe: EvaluationRecipe, console: Console) -> tuple[EvaluationRecipe, tuple[str, ...]]:
+        """Fit a model where none is named, and say so; or what keeps one from being fitted."""
+        if self.model is not None or not self.fit:
+            return recipe, ()
+        try:
+            _, why = recipe_for(recipe.episodes)
+            with bar("fitting a model to the log", None):
+                assert recipe.fitted is not None
+            said = f"No model is named, so one was fitted to the log: {why}. The fit: {recipe.fitted.trusted}."
+        except CouldaError as error:
+            said = f"No model is named, and none could be fitted to the log: {error}"
+            recipe = replace(recipe, fit=False)
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
+        return recipe, (said,)
 
     def recipe(self) -> EvaluationRecipe:
         """What is asked."""
@@ -108,6 +129,8 @@ class Evaluate:
             self.environment,
             Precision(self.level, scenarios=self.num_scenarios),
             self.columns,
+            self.fit,
+            self.seed,
         )
 
     def _open(self, recipe: EvaluationRecipe) -> AbstractContextManager[Executor | None]:
@@ -125,10 +148,17 @@ class Evaluate:
         source, policies = found.choice.source, recipe.named_policies
         return explore(key, found.model, first, policies, source, threshold=self.threshold)
 
-    def _write(self, out: Path, comparison: Comparison, explorer: Explorer | None, told: tuple[str, ...]) -> None:
+    def _write(
+        self,
+        out: Path,
+        comparison: Comparison,
+        explorer: Explorer | None,
+        told: tuple[str, ...],
+        fitted: Fitted | None,
+    ) -> None:
         replace_json(out / "table.json", comparison.plain())
         draw_estimates(comparison, out / "estimates.png")
-        if comparison.truth and self.model is not None:
+        if comparison.truth and fitted is None and self.model is not None:
             draw_errors(comparison, out / "errors.png")
         found = tabulate(comparison)
         # By the last part of their paths, which differ between machines.
@@ -137,7 +167,9 @@ class Evaluate:
         config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios}
         title = f"What {' and '.join(comparison.estimates)} would have been worth"
         facts = provenance({"evaluate": self.seed}, config)
-        save_report(out, Report(title, (*summarize(found), *told), found, explorer, provenance=facts))
+        model = None if fitted is None else describe(fitted)
+        sentences = (*summarize(found), *told)
+        save_report(out, Report(title, sentences, found, explorer, provenance=facts, model=model))
 
 
 COMMANDS = Evaluate

@@ -64,8 +64,10 @@ class Grounds(Protocol):
         ...
 
     def refit_error(self, key: Array, policy: Policy) -> tuple[float, int]:
-        """The standard error of the policy's value by what another log would have made of the model, and its degrees of
-        freedom. Consumes `key`."""
+        """How far off the policy's value is since another log would have made another model, with degrees of freedom.
+
+        A standard error. Consumes `key`.
+        """
         ...
 
 
@@ -157,9 +159,7 @@ class OnScenarios(Method):
                     found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
 
-    def _grounded(
-        self, key: Array, policy: Policy, methods: dict[str, Estimate], level: float
-    ) -> dict[str, Estimate]:
+    def _grounded(self, key: Array, policy: Policy, methods: dict[str, Estimate], level: float) -> dict[str, Estimate]:
         """Rows of a policy with what the fit says of itself, and with intervals that know of its error."""
         assert self.grounds is not None
         key_path, key_refit = jax.random.split(key)
@@ -167,7 +167,9 @@ class OnScenarios(Method):
         error, freedom = self.grounds.refit_error(key_refit, policy)
         found = {}
         for name, row in methods.items():
-            limits = row.interval if row.interval is None else widened(row.interval, row.value or 0.0, error, freedom, level)
+            limits = (
+                row.interval if row.interval is None else widened(row.interval, row.value or 0.0, error, freedom, level)
+            )
             details = row.details | {"error of the fit": error}
             found[name] = replace(row, interval=limits, diagnostics=(*row.diagnostics, *told), details=details)
         return found

@@ -12,6 +12,7 @@ from coulda.hindsight import ScenarioSource
 from coulda.pomdp import POMDP
 
 Recipe = TabularFit | NeuralFit | HiddenFit
+"""What kind of model to fit."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from coulda.evaluation.markov import markov_diagnostic
 from coulda.evaluation.model_checks import FEW_EXAMPLES
 from coulda.evaluation.reading import generator
 from coulda.fitting import judging
+from coulda.fitting.confounding import confounding
 from coulda.fitting.fitted import Fitted, Recipe
-from coulda.fitting.folds import Folds
-from coulda.fitting.grounds import TableGrounds, VectorGrounds, between_members
+from coulda.fitting.folds import Folds, deal
+from coulda.fitting.grounds import HiddenGrounds, TableGrounds, VectorGrounds, between_members
 from coulda.fitting.hidden import HiddenFit, fit_hidden
 from coulda.fitting.neural import NeuralFit, NeuralResult, fit_vectors
 from coulda.fitting.source import CrossFitted
@@ -33,6 +34,8 @@ from coulda.pomdp import Episode, batched
 FAR = 5
 """Steps of open-loop errors, beside 1 and all."""
 OPEN_LOOP_EPISODES = 1000
+NEARLY = 0.1
+"""Of the spread of a change, or of rewards: what is off by less is foreseen to 99 %, and its errors are not tested."""
 SMALL_NOVELTY, LARGE_NOVELTY = 0.1, 0.3
 """Of transitions that only one fold has: about the share of another log that a table holds to be impossible."""
 
@@ -50,7 +53,7 @@ def fit(
 
     Args:
         key: consumed.
-        log: whoever made it. Its observations must be the state (`TabularFit`, `NeuralFit`), or tell of it (`HiddenFit`).
+        log: whoever made it. Its observations are the state (`TabularFit`, `NeuralFit`), or tell of it (`HiddenFit`).
         recipe: what kind of model, with its reparameterization by name.
         folder: where a training run keeps its checkpoints, so that Ctrl-C loses nothing; of networks only.
         resume: go on with the run in `folder`.
@@ -64,7 +67,10 @@ def fit(
     if isinstance(recipe, NeuralFit):
         return _vectors(key, whole, recipe, folder, resume, progress)
     if isinstance(recipe, HiddenFit):
-        return fit_hidden(key, whole, recipe)
+        found = fit_hidden(key, whole, recipe)
+        grounds = HiddenGrounds(found.verdict, found.members)
+        told = (*_told(whole), *found.summary)
+        return Fitted(recipe, found.model, Exact(found.model), grounds, told, whole.fingerprint)  # pyright: ignore
     raise CouldaError(f"recipe is a {type(recipe).__name__}; give a TabularFit, a NeuralFit or a HiddenFit.")
 
 
@@ -82,12 +88,14 @@ def recipe_for(log: EpisodeLog | StoredLog) -> tuple[Recipe, str]:
 
 
 def _table(key: Array, log: EpisodeLog, recipe: TabularFit) -> Fitted:
-    key_markov, key_own = jax.random.split(key)
+    key_markov, key_own, key_hidden = jax.random.split(key, 3)
+    _, fold = deal(log, recipe.folds)
     model, counts = fit_table(log, recipe)
-    pairs, moves = novelty(log, recipe.folds)
+    pairs, moves = novelty(log, fold)
     verdict = (
         _novelty(moves),
         *_markov(key_markov, log),
+        *confounding(generator(key_hidden), log, fold),
         *judging.own_policy(key_own, model, log),
         *only_action(counts.tried.sum(1)),
     )
@@ -106,8 +114,8 @@ def _novelty(share: float) -> Diagnostic:
         "novelty",
         share,
         graded(share, SMALL_NOVELTY, LARGE_NOVELTY),
-        f"{share:.1%} of the logged transitions are in one fold of the log only: about as many of another log would be held "
-        "to be impossible.",
+        f"{share:.1%} of the logged transitions are in one fold of the log only: about as many of another log would "
+        "be held to be impossible.",
     )
 
 
@@ -151,8 +159,9 @@ def _tried(counts: Counts, pairs: float) -> tuple[str, ...]:
     never, few = int((tried[:, visited] == 0).sum()), int(((tried > 0) & (tried < FEW_EXAMPLES)).sum())
     total = counts.actions * int(visited.sum())
     told = [
-        f"{int(visited.sum())} of {counts.seen} observations were acted on. Of {total} pairs of one and an action {never} were "
-        f"never tried, and lead to a place of their own; {few} were tried fewer than {FEW_EXAMPLES} times.",
+        f"{int(visited.sum())} of {counts.seen} observations were acted on.",
+        f"Of {total} pairs with an action {never} were never tried, and lead to a place of their own.",
+        f"{few} pairs were tried fewer than {FEW_EXAMPLES} times.",
         f"{pairs:.1%} of all steps do something that no other fold of the log does in the same place.",
     ]
     if (unused := np.flatnonzero(counts.tried.sum(1) == 0)).size:
@@ -175,37 +184,38 @@ def _vectors(
     if found.interrupted:
         raise KeyboardInterrupt
     model, rng = found.model, generator(key_noise)
-    noise, gain = _unseen(found, log)
+    noise, gain = _unseen(found)
     verdict = [judging.likelihood(gain, noise.episode)] if np.isfinite(noise.noise).any() else []
     verdict += [*judging.transforms(noise), *judging.independence(rng, noise), *judging.markov(rng, noise)]
     verdict += [_open_loop(found, log), *judging.own_policy(key_own, model, log)]
-    discrete = isinstance(model.action_space, spaces.Discrete)
-    taken = np.bincount(found.steps.action, minlength=int(model.action_space.n)) if discrete else None  # pyright: ignore
-    verdict += only_action(taken) if taken is not None else []
-    if taken is None:
+    if isinstance(model.action_space, spaces.Discrete):
+        taken = np.bincount(found.steps.action, minlength=int(model.action_space.n))
+        verdict += only_action(taken)
+    else:
         taken = np.stack([found.steps.action.min(0), found.steps.action.max(0)])
     grounds = VectorGrounds(tuple(verdict), model, _on_log(found), taken)
     source = CrossFitted(model, found.folds)
     return Fitted(recipe, model, source, grounds, (*_told(log), *_found(found, taken)), log.fingerprint)
 
 
-def _unseen(found: NeuralResult, log: EpisodeLog) -> tuple[judging.Noise, np.ndarray]:
+def _unseen(found: NeuralResult) -> tuple[judging.Noise, np.ndarray]:
     """The noise of every step by the member that has not seen it, and how much likelier it is than by regression."""
     model, steps = found.model, found.steps
     rows = rows_of(model, steps, found.fold)
     places = places_by_fold(found.fold[steps.episode], model.num_members)
     at = jnp.asarray(places)
-    (own, noise), (linear, _) = (unseen(model, m, rows, at) for m in (model.members, found.baseline))
+    own, linear = (unseen(model, members, rows, at) for members in (model.members, found.baseline))
     kept = places >= 0
     order = np.argsort(places[kept])
-    own, noise, linear = (np.asarray(x, float)[kept][order] for x in (own, noise, linear))
-    chance = -own[:, -1]  # the log-probability of what happened
-    likely = np.where(steps.ended, np.exp(chance), 1 - np.exp(chance))
-    end = np.where(steps.judged & bool(model.ends), steps.ended - likely, np.nan)
-    names = (*(f"the noise of dimension {j}" for j in range(model.size)), "the noise of the reward")
+    loss, noise, left, other = (np.asarray(x, float)[kept][order] for x in (*own, linear.loss))
+    # Errors of a mean that is almost exact have a pattern, and no consequence.
+    there = np.maximum(np.isfinite(left).sum(0), 1)
+    noise = np.where(np.sqrt(np.nansum(left**2, 0) / there) < NEARLY, np.nan, noise)
+    chance = np.exp(-loss[:, -1])  # of what happened
+    end = np.where(steps.judged & bool(model.ends), np.where(steps.ended, 1 - chance, chance - 1), np.nan)
+    names = (*(f"dimension {j}" for j in range(model.size)), "the reward")
     inputs = np.asarray(rows.inputs, float)
-    del log
-    return judging.Noise(inputs, noise, end, steps.episode, steps.time, names), (linear - own).sum(1)
+    return judging.Noise(inputs, noise, end, steps.episode, steps.time, names), (other - loss).sum(1)
 
 
 def _open_loop(found: NeuralResult, log: EpisodeLog) -> Diagnostic:
@@ -275,7 +285,9 @@ def _found(found: NeuralResult, taken: np.ndarray) -> tuple[str, ...]:
     if certain:
         told.append(f"Dimensions without noise, linear in what came before: {', '.join(certain)}.")
     told.append("Rewards vary." if noisy[-1] else "Rewards have no noise, and are linear in the step.")
-    told.append("Episodes end by chance, given the step." if bool(model.ends) else "No episode ends before the horizon.")
+    told.append(
+        "Episodes end by chance, given the step." if bool(model.ends) else "No episode ends before the horizon."
+    )
     if isinstance(model.action_space, spaces.Discrete):
         few = [f"{a} ({n} times)" for a, n in enumerate(taken) if n < FEW_EXAMPLES]
         told += [f"Hardly taken: action {', '.join(few)}."] if few else []
@@ -283,5 +295,7 @@ def _found(found: NeuralResult, taken: np.ndarray) -> tuple[str, ...]:
         limits = ", ".join(f"{low:.3g} to {high:.3g}" for low, high in taken.T)
         told.append(f"Actions were taken from {limits}.")
     low, high = steps.state.min(0), steps.state.max(0)
-    told.append("States were seen from " + ", ".join(f"{a:.3g} to {b:.3g}" for a, b in zip(low, high, strict=True)) + ".")
+    told.append(
+        "States were seen from " + ", ".join(f"{a:.3g} to {b:.3g}" for a, b in zip(low, high, strict=True)) + "."
+    )
     return tuple(told)

@@ -52,8 +52,8 @@ def deal(log: EpisodeLog, count: int) -> tuple[Folds, np.ndarray]:
     different, one = np.unique(found, return_index=True)
     if len(different) < count:
         raise CouldaError(
-            f"the log has {len(log)} episodes, of which {len(different)} are different, and {count} folds are asked for. "
-            "Give more episodes, or fewer folds."
+            f"the log has {len(log)} episodes, of which {len(different)} are different, and {count} folds are asked "
+            "for. Give more episodes, or fewer folds."
         )
     fold = np.arange(len(different)) % count
     folds = Folds(jnp.asarray(different), jnp.asarray(fold, jnp.int32), jnp.asarray(~log.terminated[one]), count)

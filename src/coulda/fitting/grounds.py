@@ -73,8 +73,8 @@ class TableGrounds:
                 "never tried",
                 lost,
                 graded(lost, SMALL_UNKNOWN, LARGE_UNKNOWN),
-                f"{lost:.1%} of the policy's episodes do something in a state in which it was never done; what comes of it is "
-                "not known, and counts as nothing.",
+                f"{lost:.1%} of the policy's episodes do something in a state in which it was never done; what comes "
+                "of it is not known, and counts as nothing.",
             ),
         )
 
@@ -110,7 +110,9 @@ class VectorGrounds:
         space = self.model.action_space
         if isinstance(space, gymnasium.spaces.Discrete):
             few = float((self.taken[action - int(space.start)] < FEW_EXAMPLES).mean())
-            what = f"{few:.0%} of the policy's steps take actions of which the log has fewer than {FEW_EXAMPLES} examples."
+            what = (
+                f"{few:.0%} of the policy's steps take actions of which the log has fewer than {FEW_EXAMPLES} examples."
+            )
         else:
             flat = action.reshape(len(action), -1)
             few = float(((flat < self.taken[0]) | (flat > self.taken[1])).any(1).mean())
@@ -146,7 +148,8 @@ def between_members(model: FittedVectors, seen: Array, action: Array, change: Ar
     )
     # A tenth of the spread of changes is little, however little noise there is.
     noise = jnp.mean(jnp.exp(2 * every.log_scale), 0) + 0.01
-    return jnp.sum(jnp.where(model.noisy, jnp.var(every.mean, axis=0) / noise, 0.0)) / jnp.maximum(model.noisy.sum(), 1)
+    count = jnp.maximum(jnp.sum(model.noisy.astype(jnp.float32)), 1.0)
+    return jnp.sum(jnp.where(model.noisy, jnp.var(every.mean, axis=0) / noise, 0.0)) / count
 
 
 @eqx.filter_jit

@@ -28,8 +28,8 @@ SMALL_PENALTY = 0.01
 SMALL_SHARE, LARGE_SHARE = 0.01, 0.05
 """Of the variance of noise that something foresees: a correlation of 0.1 and one of 0.22."""
 SMALL_DISTANCE, LARGE_DISTANCE = 0.05, 0.15
-"""Of Kolmogorov and Smirnov between transforms and the uniform: a twentieth of all steps is somewhere else. Student noise
-with three degrees of freedom that is taken for normal has 0.07, an exponential one 0.16."""
+"""Of Kolmogorov and Smirnov between transforms and the uniform: a twentieth of all steps is somewhere else. Student
+noise with three degrees of freedom that is taken for normal has 0.07, an exponential one 0.16."""
 SMALL_MISS, LARGE_MISS = 0.1, 0.25
 """Of the behavior's value, in standard deviations of returns."""
 LITTLE_LIKELIER = 0.01
@@ -65,7 +65,9 @@ class Noise(NamedTuple):
     def first(self, most: int) -> "Noise":
         """The first episodes."""
         kept = slice(most)
-        return Noise(*(column[kept] for column in self[:5]), self.names)
+        return Noise(
+            self.inputs[kept], self.noise[kept], self.end[kept], self.episode[kept], self.time[kept], self.names
+        )
 
 
 def likelihood(gain: np.ndarray, episode: np.ndarray) -> Diagnostic:
@@ -76,11 +78,13 @@ def likelihood(gain: np.ndarray, episode: np.ndarray) -> Diagnostic:
     sentence = (
         f"Unseen steps are {mean:.2g} nats likelier than under linear regressions."
         if mean > LITTLE_LIKELIER
-        else f"Unseen steps are no likelier than under linear regressions ({mean:+.2g} nats a step): all that was found is "
-        "linear."
+        else f"Unseen steps are no likelier than under linear regressions ({mean:+.2g} nats a step): all that was "
+        "found is linear."
     )
     if worse:
-        sentence = f"Unseen steps are {-mean:.2g} nats less likely than under linear regressions: too little was logged."
+        sentence = (
+            f"Unseen steps are {-mean:.2g} nats less likely than under linear regressions: too little was logged."
+        )
     return Diagnostic("likelihood", mean, "caution" if worse else "trust", sentence)
 
 
@@ -100,8 +104,8 @@ def transforms(found: Noise) -> tuple[Diagnostic, ...]:
     sentence = f"The noise of unseen steps is normal to {distance:.3f} at most ({name})."
     if verdict != "trust":
         sentence = (
-            f"The noise of {name} is not as the model says: its distribution is off by {distance:.2f}. What hindsight infers "
-            "still is the noise that was; what is simulated without it is not."
+            f"The noise of {name} is not as the model says: its distribution is off by {distance:.2f}. What hindsight "
+            "infers still is the noise that was; what is simulated without it is not."
         )
     return (Diagnostic("noise", distance, verdict, sentence),)
 
@@ -113,7 +117,9 @@ def independence(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ..
     best = Foreseen(0.0, 1.0, "")
     for column, name in enumerate(found.names):
         before = np.concatenate([found.inputs, np.delete(others, column, 1)], 1)
-        best = min(best, *_foreseen_in(rng, before, found.noise[:, column], found.episode, name), key=lambda x: x.chance)
+        best = min(
+            best, *_foreseen_in(rng, before, found.noise[:, column], found.episode, name), key=lambda x: x.chance
+        )
     best = min(best, *_foreseen_in(rng, found.inputs, found.end, found.episode, "the end")[:1], key=lambda x: x.chance)
     by = "state, action and the noise of other dimensions"
     return (_verdict("independence", best, 2 * len(found.names) + 1, by, "the model is wrong about the step"),)
@@ -130,7 +136,9 @@ def markov(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ...]:
     for column, name in enumerate(found.names):
         tried = _foreseen_in(rng, past, found.noise[later, column], found.episode[later], name)
         best = min(best, *tried, key=lambda x: x.chance)
-    best = min(best, *_foreseen_in(rng, past, found.end[later], found.episode[later], "the end")[:1], key=lambda x: x.chance)
+    best = min(
+        best, *_foreseen_in(rng, past, found.end[later], found.episode[later], "the end")[:1], key=lambda x: x.chance
+    )
     tests = 2 * len(found.names) + 1
     return (_verdict("markov", best, tests, "the step before", "what is seen is not the state"),)
 
@@ -149,14 +157,19 @@ def _foreseen_in(
     """The noise, and its size."""
     known = np.isfinite(noise)
     if np.unique(episode[known]).size < 2 * FEW_EPISODES:
-        return [Foreseen(0.0, 1.0, name)] * 2
+        return [Foreseen(0.0, 1.0, "")] * 2
     before, noise, episode = before[known], noise[known], episode[known]
     # Heavy tails would decide otherwise.
-    targets = {name: np.clip(noise, -4, 4), f"the size of {name}": np.minimum(np.abs(noise), 4)}
+    targets = {
+        f"the noise of {name}": np.clip(noise, -4, 4),
+        f"the size of the noise of {name}": np.minimum(np.abs(noise), 4),
+    }
     return [_foreseen(rng, before, target, episode, what) for what, target in targets.items()]
 
 
-def _foreseen(rng: np.random.Generator, before: np.ndarray, target: np.ndarray, episode: np.ndarray, name: str) -> Foreseen:
+def _foreseen(
+    rng: np.random.Generator, before: np.ndarray, target: np.ndarray, episode: np.ndarray, name: str
+) -> Foreseen:
     """By a regression on random features, fitted to half of the episodes and asked about the other half."""
     spread = before.std(0)
     x = (before - before.mean(0)) / np.where(spread > 1e-6, spread, 1.0)
@@ -175,7 +188,9 @@ def _foreseen(rng: np.random.Generator, before: np.ndarray, target: np.ndarray, 
     each = np.bincount(episode, products)[np.bincount(episode) > 0]
     error = each.std(ddof=1) / np.sqrt(len(each))
     chance = float(stats.norm.sf(each.mean() / error)) if error > 0 else 1.0
-    share = float(1 - ((target - target.mean() - foreseen) ** 2).sum() / max(((target - target.mean()) ** 2).sum(), 1e-12))
+    share = float(
+        1 - ((target - target.mean() - foreseen) ** 2).sum() / max(((target - target.mean()) ** 2).sum(), 1e-12)
+    )
     return Foreseen(max(share, 0.0), chance, name)
 
 
@@ -184,8 +199,8 @@ def _verdict(test: str, best: Foreseen, tests: int, by: str, means: str) -> Diag
     if chance >= UNUSUAL or best.share < SMALL_SHARE:
         return Diagnostic(test, best.share, "trust", f"Noise of unseen steps is not foreseen by {by}.")
     sentence = (
-        f"{best.what[:1].upper()}{best.what[1:]} of unseen steps is foreseen by {by}, to {best.share:.1%} of its variance: "
-        f"{means}."
+        f"{best.what[:1].upper()}{best.what[1:]} of unseen steps is foreseen by {by}, to {best.share:.1%} of its "
+        f"variance: {means}."
     )
     certain = chance < RARE and best.share >= LARGE_SHARE
     return Diagnostic(test, best.share, "do not trust" if certain else "caution", sentence)
@@ -219,8 +234,8 @@ def own_policy(key: Array, model: POMDP, log: EpisodeLog) -> tuple[Diagnostic, .
     if chance < UNUSUAL and size >= SMALL_MISS:
         verdict = "do not trust" if chance < RARE and size >= LARGE_MISS else "caution"
     sentence = (
-        f"Of whoever made the log the model says {made.mean():.4g} ± {made.std() / np.sqrt(len(made)):.2g}; the log says "
-        f"{logged.mean():.4g} ± {logged.std() / np.sqrt(len(logged)):.2g}."
+        f"Of whoever made the log the model says {made.mean():.4g} ± {made.std() / np.sqrt(len(made)):.2g}; the log "
+        f"says {logged.mean():.4g} ± {logged.std() / np.sqrt(len(logged)):.2g}."
     )
     return (Diagnostic("own policy", size, verdict, sentence),)
 
@@ -232,11 +247,13 @@ def returns_in(model: POMDP, policy: Policy, keys: Array) -> Array:
 
 
 def open_loop(errors: dict[int, tuple[float, float]]) -> Diagnostic:
-    """Errors after so many steps under logged actions: of the model, and of linear regressions, in spreads of states."""
+    """Errors after so many steps under logged actions, of the model and of regressions, in spreads of states."""
     worst = max(own / max(linear, 1e-9) for own, linear in errors.values())
     told = ", ".join(f"{own:.2g} after {steps}" for steps, (own, _) in errors.items())
     linear = ", ".join(f"{other:.2g}" for _, other in errors.values())
-    sentence = f"From unseen first states, under the logged actions, predictions are off by {told} steps (spreads of states)"
+    sentence = (
+        f"From unseen first states, under the logged actions, predictions are off by {told} steps (spreads of states)"
+    )
     return Diagnostic(
         "open loop",
         worst,
@@ -251,9 +268,17 @@ def disagreement(on_path: np.ndarray, log: float) -> Diagnostic:
     ratio = path / max(log, 1e-9)
     verdict = graded(ratio, SMALL_RATIO, LARGE_RATIO) if path > LITTLE_DISAGREEMENT else "trust"
     sentence = (
-        f"Where the policy goes, members differ by {np.sqrt(path):.2g} of the noise, and by {np.sqrt(log):.2g} where the log "
-        "is."
+        f"Where the policy goes, members differ by {np.sqrt(path):.2g} of the noise, and by {np.sqrt(log):.2g} where "
+        "the log is."
     )
     if verdict != "trust":
         sentence += " It goes where little was logged: what is said of it is said by networks, and not by the log."
     return Diagnostic("disagreement", ratio, verdict, sentence)
+
+
+def normal_log_density(values: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Log N(x; 0, Σ) of `[..., m]`."""
+    root = np.linalg.cholesky(covariance)
+    white = np.linalg.solve(root, values.reshape(-1, values.shape[-1]).T)
+    found = -0.5 * (white**2).sum(0) - np.log(np.diag(root)).sum() - 0.5 * len(root) * np.log(2 * np.pi)
+    return found.reshape(values.shape[:-1])

@@ -36,8 +36,8 @@ class NeuralFit:
     """
 
     reparameterization: VectorReparameterization
-    """How noise moves the state; see `coulda.fitting.vectors`. They agree on nothing beyond what they can hold, and differ on
-    counterfactuals, so there is no default."""
+    """How noise moves the state; see `coulda.fitting.vectors`. They agree on nothing beyond what they can hold, and
+    differ on counterfactuals, so there is no default."""
     folds: int = 5
     """K: folds, and members."""
     updates: int = 4000
@@ -50,8 +50,8 @@ class NeuralFit:
         if self.reparameterization not in get_args(VectorReparameterization):
             raise CouldaError(
                 f"reparameterization is {self.reparameterization!r}; name one of "
-                f"{', '.join(map(repr, get_args(VectorReparameterization)))}. They differ on counterfactuals, so there is "
-                "no default."
+                f"{', '.join(map(repr, get_args(VectorReparameterization)))}. They differ on counterfactuals, so "
+                "there is no default."
             )
 
     def epochs(self, num_steps: int) -> int:
@@ -102,9 +102,7 @@ def fit_vectors(
         progress=progress,
     )
     model = eqx.tree_at(lambda m: m.members, model, trained.state.best)
-    return NeuralResult(
-        model, baseline, steps, folds, fold, trained.status == "interrupted", int(trained.state.epoch)
-    )
+    return NeuralResult(model, baseline, steps, folds, fold, trained.status == "interrupted", int(trained.state.epoch))
 
 
 def blank(log: EpisodeLog, steps: Steps, recipe: NeuralFit, key: Array) -> FittedVectors:
@@ -118,7 +116,14 @@ def blank(log: EpisodeLog, steps: Steps, recipe: NeuralFit, key: Array) -> Fitte
         first = first[np.asarray(jax.random.permutation(key, len(first)))[:MOST_FIRST]]
     ends = bool((steps.ended & steps.judged).any())
     return skeleton(
-        size, log.schema.action_space, recipe, log.max_length, order, _scales(steps, log.schema.action_space), first, ends
+        size,
+        log.schema.action_space,
+        recipe,
+        log.max_length,
+        order,
+        _scales(steps, log.schema.action_space),
+        first,
+        ends,
     )
 
 
@@ -136,19 +141,21 @@ def skeleton(
     num_inputs = size + (int(actions.n) if isinstance(actions, spaces.Discrete) else int(np.prod(actions.shape)))
     nothing = Member([], [], jnp.zeros((0, 0)), jnp.zeros(0), jnp.zeros(recipe.folds))
     model = FittedVectors(
-        nothing,
-        scales,
-        jnp.asarray(first),
-        jnp.ones(size + 1, bool),
-        jnp.asarray(ends),
-        order,
-        horizon,
-        recipe.reparameterization,
-        HashableSpace(actions),
-        mechanism_for(actions),
+        members=nothing,
+        scales=scales,
+        first=jnp.asarray(first),
+        noisy=jnp.ones(size + 1, bool),
+        ends=jnp.asarray(ends),
+        order=order,
+        horizon=horizon,
+        reparameterization=recipe.reparameterization,
+        actions=HashableSpace(actions),
+        action_mechanism=mechanism_for(actions),
     )
     shapes = [mask.shape for mask in masks(model, num_inputs)]
-    features = jax.eval_shape(lambda x, y: linear_features(model, x, y), jnp.zeros(num_inputs), jnp.zeros(size)).shape[0]
+    features = jax.eval_shape(lambda x, y: linear_features(model, x, y), jnp.zeros(num_inputs), jnp.zeros(size)).shape[
+        0
+    ]
     zeros = lambda *shape: jnp.zeros((recipe.folds, *shape))
     weights, biases = [zeros(*shape) for shape in shapes], [zeros(shape[0]) for shape in shapes]
     members = Member(weights, biases, zeros(size + 1, features), zeros(size + 1), zeros())

@@ -14,8 +14,8 @@ from coulda.pomdp import Episode, Scenario
 class CrossFitted(ScenarioSource):
     """Draws of p(U | h_t) under the member that has not seen the episode, which is part of the scenario.
 
-    Of what comes after h_t it uses one thing: which episode of the log this is, so as not to take a member that knows it. The
-    noise of actions is drawn afresh.
+    Of what comes after h_t it uses one thing: which episode of the log this is, so as not to take a member that knows
+    it. The noise of actions is drawn afresh.
     """
 
     model: FittedVectors

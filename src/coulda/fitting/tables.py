@@ -12,9 +12,9 @@ from coulda.environments import TabularPOMDP, TabularState
 class FittedTable(TabularPOMDP):
     """A table that was fitted to a log; made by `fit` with a `TabularFit`.
 
-    State o is "o was seen, and the episode goes on". Where an episode may or may not end with the same observation, state
-    `seen + o` is "o was seen, and it is over". The last two states are the end of a log that does not tell what was seen
-    then, and `unknown`: what was never tried leads there. Both are over, and nothing is paid there.
+    State o is "o was seen, and the episode goes on". Where an episode may or may not end with the same observation,
+    state `seen + o` is "o was seen, and it is over". The last two states are the end of a log that does not tell what
+    was seen then, and `unknown`: what was never tried leads there. Both are over, and nothing is paid there.
     """
 
     seen: int = eqx.field(static=True)

@@ -13,7 +13,6 @@ from jax import Array
 from coulda.episodes import EpisodeLog
 from coulda.episodes.log import spans
 from coulda.errors import CouldaError
-from coulda.fitting.folds import deal
 from coulda.fitting.tables import FittedTable, states_of
 from coulda.pomdp.actions import choice
 
@@ -103,19 +102,19 @@ def count(log: EpisodeLog) -> Counts:
     seen, done = log.schema.observation_space, log.schema.action_space
     if not isinstance(seen, spaces.Discrete) or not isinstance(done, spaces.Discrete) or int(seen.start):
         raise CouldaError(
-            f"TabularFit needs observations numbered from 0 and discrete actions; this log's are {seen} and {done}. Vectors "
-            "are for NeuralFit."
+            f"TabularFit needs observations numbered from 0 and discrete actions; this log's are {seen} and {done}. "
+            "Vectors are for NeuralFit."
         )
     n, actions = int(seen.n), int(done.n)
     if n * n * actions * 4 > LARGEST_TABLE:
         raise CouldaError(
-            f"the log numbers {n} observations and {actions} actions, and has {log.num_steps} steps: a table of them does "
-            "not fit in memory. Number what was seen more coarsely, or log vectors and take NeuralFit."
+            f"the log numbers {n} observations and {actions} actions, and has {log.num_steps} steps: a table of them "
+            "does not fit in memory. Number what was seen more coarsely, or log vectors and take NeuralFit."
         )
     if n > log.num_steps:
         raise CouldaError(
-            f"the log numbers {n} observations in {log.num_steps} steps: most were never left, and a table of them would "
-            "be empty. Number what was seen more coarsely."
+            f"the log numbers {n} observations in {log.num_steps} steps: most were never left, and a table of them "
+            "would be empty. Number what was seen more coarsely."
         )
     return _counted(log, n, actions, int(done.start))
 
@@ -139,11 +138,13 @@ def _counted(log: EpisodeLog, n: int, actions: int, first_action: int) -> Counts
     if twins and (stops[following[cut]] & told).any():
         where = int(following[cut][stops[following[cut]]][0])
         raise CouldaError(
-            f"episodes were cut off after observation {where}, after which others came to their end: which of the two it "
-            "was cannot be told from what was seen. Leave out the episodes that were cut off, or log the end."
+            f"episodes were cut off after observation {where}, after which others came to their end: which of the two "
+            "it was cannot be told from what was seen. Leave out the episodes that were cut off, or log the end."
         )
     states = states_of(n, twins)
-    terminal = np.concatenate([np.zeros(n, bool), np.ones(states - n, bool)]) if twins else np.append(stops, [True, True])
+    terminal = (
+        np.concatenate([np.zeros(n, bool), np.ones(states - n, bool)]) if twins else np.append(stops, [True, True])
+    )
     arrived = np.where(ended, following + (n if twins else 0) if told else states - 2, following)
     known = ~last | told | ended
     place = np.stack([log.action - first_action, state, arrived], 1)[known]
@@ -155,9 +156,8 @@ def _counted(log: EpisodeLog, n: int, actions: int, first_action: int) -> Counts
     return Counts(different, number, mean, first, actions, states, n, twins, varies, terminal, log.max_length)
 
 
-def novelty(log: EpisodeLog, folds: int) -> tuple[float, float]:
-    """Shares of all steps whose state and action, and whose transition, no other fold has."""
-    _, fold = deal(log, folds)
+def novelty(log: EpisodeLog, fold: np.ndarray) -> tuple[float, float]:
+    """Shares of steps whose state and action, and whose transition, no other fold has; `fold` is of each episode."""
     before = spans(log.starts + np.arange(len(log)), log.lengths)
     observed = np.asarray(log.observation).astype(int)
     own = fold[np.repeat(np.arange(len(log)), log.lengths)]

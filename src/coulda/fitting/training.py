@@ -1,7 +1,7 @@
-"""The training of an ensemble: every member on all folds but its own, in one program; a step of the trainer is an epoch."""
+"""The training of an ensemble, in one program: every member on all folds but its own. A step is an epoch."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -66,10 +66,9 @@ def _standardized(model: FittedVectors, state: Array, action: Array, following: 
 
 @eqx.filter_jit
 def regressed(model: FittedVectors, rows: Rows, key: Array) -> tuple[Member, Array]:
-    """Members that are linear regressions, `[K]`, with a network that adds nothing yet; and what all steps leave of one
-    that saw everything, `[n, d + 1]`.
+    """Members that are linear regressions, `[K]`, and what one that saw everything leaves of all steps, `[n, d + 1]`.
 
-    The state is regressed on what came before, the reward on the change too.
+    The state is regressed on what came before, the reward on the change too; the networks add nothing yet.
     """
     size, known = model.size, jnp.isfinite(rows.change).all(1)
     change = jnp.where(known[:, None], rows.change, 0.0)
@@ -91,7 +90,9 @@ def regressed(model: FittedVectors, rows: Rows, key: Array) -> tuple[Member, Arr
     found = [solve(weight) for weight in own]
     linear, left = (jnp.stack([pair[i] for pair in found]) for i in (0, 1))
     everything, _ = solve(jnp.where(known, 1.0, 0.0))
-    share = jnp.stack([jnp.sum(rows.ended * rows.judged * (rows.fold != k)) for k in range(model.num_members)])
+    share = jnp.stack(
+        [jnp.sum(jnp.where(rows.fold != k, rows.ended * rows.judged, 0.0)) for k in range(model.num_members)]
+    )
     share = (share + 0.5) / (jnp.sum(rows.judged) * (1 - 1 / model.num_members) + 1)
     made = jax.vmap(lambda key: _network(key, model, rows.inputs.shape[1]))(jax.random.split(key, model.num_members))
     weights, biases = made
@@ -109,25 +110,36 @@ def _network(key: Array, model: FittedVectors, inputs: int) -> tuple[list[Array]
     return [*weights, jnp.zeros(shapes[2])], [jnp.zeros(WIDTH), jnp.zeros(WIDTH), jnp.zeros(shapes[2][0])]
 
 
-def losses(member: Member, model: FittedVectors, rows: Rows) -> tuple[Array, Array]:
-    """Minus the log-density of each step, `[n, d + 2]`: of the state's dimensions, the reward and the end; and the noise.
+class Judged(NamedTuple):
+    """What a member makes of steps, `[n, ...]` each."""
 
-    What was not logged, and what has no noise, has none.
-    """
+    loss: Array
+    """Minus the log-density, `[n, d + 2]`: of the state's dimensions, the reward and the end."""
+    noise: Array
+    """`[n, d + 1]`; NaN where nothing was logged, and where there is none."""
+    left: Array
+    """What the mean leaves, in spreads of changes and of rewards, `[n, d + 1]`; NaN likewise."""
+
+
+def judged(member: Member, model: FittedVectors, rows: Rows) -> Judged:
+    """Of all steps."""
     known = jnp.isfinite(rows.change).all(1, keepdims=True)
     change = jnp.where(known, rows.change, 0.0)
     heads = jax.vmap(lambda x, y: said(member, model, x, y))(rows.inputs, change)
     values = jnp.concatenate([change, rows.reward[:, None]], 1)
-    noise = (values - heads.mean) * jnp.exp(-heads.log_scale)
+    left = values - heads.mean
+    noise = left * jnp.exp(-heads.log_scale)
     density = -0.5 * noise**2 - heads.log_scale - 0.5 * jnp.log(2 * jnp.pi)
     density = jnp.where(model.noisy[None] & known, density, 0.0)
     log_odds = jnp.where(rows.ended > 0, -jax.nn.softplus(-heads.end), -jax.nn.softplus(heads.end))
     ends = jnp.where(model.ends, log_odds * rows.judged, 0.0)
-    return -jnp.concatenate([density, ends[:, None]], 1), jnp.where(model.noisy[None] & known, noise, jnp.nan)
+    there = model.noisy[None] & known
+    loss = -jnp.concatenate([density, ends[:, None]], 1)
+    return Judged(loss, *(jnp.where(there, x, jnp.nan) for x in (noise, left)))
 
 
 class Epoch(eqx.Module):
-    """One epoch of all members: a step of the trainer. After `patience` epochs without a better member it does nothing."""
+    """An epoch of all members, a step of the trainer; after `patience` of them without a better member, nothing."""
 
     model: FittedVectors
     rows: Rows
@@ -150,7 +162,7 @@ class Epoch(eqx.Module):
     def start(self, members: Member) -> Training:
         """Before the first epoch."""
         optimizer = jax.vmap(lambda member: first_state(self.optimizer, _free(member)))(members)
-        return Training(members, optimizer, members, _judged(self, members), jnp.int32(0), jnp.int32(0))
+        return Training(members, optimizer, members, _held_out_loss(self, members), jnp.int32(0), jnp.int32(0))
 
     def __call__(self, key: Array, state: Training) -> tuple[Training, dict[str, Array]]:
         """The next epoch, and how well the best members do on what they have not seen."""
@@ -170,7 +182,7 @@ def _epoch(epoch: Epoch, key: Array, state: Training) -> tuple[Training, dict[st
             return jax.vmap(partial(_update, epoch, batch))(*carry, numbers), None
 
         (members, optimizer), _ = jax.lax.scan(update, (state.members, state.optimizer), places)
-        loss = _judged(epoch, members)
+        loss = _held_out_loss(epoch, members)
         better = loss < state.best_loss
         pick = lambda new, old: jnp.where(better.reshape(better.shape + (1,) * (new.ndim - 1)), new, old)
         best = jax.tree.map(pick, members, state.best)
@@ -185,7 +197,7 @@ def _update(epoch: Epoch, batch: Rows, member: Member, optimizer: Any, number: A
     weight = (batch.fold != number).astype(jnp.float32)
 
     def loss(free: Member) -> Array:
-        found, _ = losses(eqx.combine(free, member), epoch.model, batch)
+        found = judged(eqx.combine(free, member), epoch.model, batch).loss
         return jnp.sum(weight[:, None] * found) / jnp.maximum(jnp.sum(weight), 1.0)
 
     free = _free(member)
@@ -200,11 +212,11 @@ def _free(member: Member) -> Member:
     return eqx.filter(member, chosen)
 
 
-def _judged(epoch: Epoch, members: Member) -> Array:
+def _held_out_loss(epoch: Epoch, members: Member) -> Array:
     """The loss of each member on its own fold, `[K]`."""
 
     def one(member: Member, place: Array) -> Array:
-        found, _ = losses(member, epoch.model, jax.tree.map(lambda leaf: leaf[jnp.maximum(place, 0)], epoch.rows))
+        found = judged(member, epoch.model, jax.tree.map(lambda leaf: leaf[jnp.maximum(place, 0)], epoch.rows)).loss
         weight = (place >= 0).astype(jnp.float32)
         return jnp.sum(weight[:, None] * found) / jnp.sum(weight)
 
@@ -212,11 +224,10 @@ def _judged(epoch: Epoch, members: Member) -> Array:
 
 
 @eqx.filter_jit
-def unseen(model: FittedVectors, members: Member, rows: Rows, places: Array) -> tuple[Array, Array]:
-    """Losses and noise of the steps at `places` `[K, V]`, -1 where there is none, by the member that has not seen them."""
-    return jax.vmap(lambda m, place: losses(m, model, jax.tree.map(lambda x: x[jnp.maximum(place, 0)], rows)))(
-        members, places
-    )
+def unseen(model: FittedVectors, members: Member, rows: Rows, places: Array) -> Judged:
+    """The steps at `places` `[K, V]`, -1 where there is none, by the member that has not seen them."""
+    at = lambda place: jax.tree.map(lambda x: x[jnp.maximum(place, 0)], rows)
+    return jax.vmap(lambda member, place: judged(member, model, at(place)))(members, places)
 
 
 def places_by_fold(fold: np.ndarray, count: int, most: int | None = None) -> np.ndarray:

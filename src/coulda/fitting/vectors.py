@@ -9,9 +9,9 @@ u. What a dimension may see of the others' changes is the reparameterization:
 | `location_scale` | s, a                     | of (s, a)    |
 | `triangular`     | s, a and y_1 … y_{j-1}   | of all these |
 
-The reward, with noise of its own, and the end, by chance, see all of y. Dimensions that are a linear function of what came
-before have no noise. The first state is one of the log's. Which member draws is part of the noise of the first state: all
-of an episode is drawn by one, so that what the log does not tell stays in the estimate.
+The reward, with noise of its own, and the end, by chance, see all of y. Dimensions that are a linear function of what
+came before have no noise. The first state is one of the log's. Which member draws is part of the noise of the first
+state: all of an episode is drawn by one, so that what the log does not tell stays in the estimate.
 """
 
 from typing import Any, NamedTuple
@@ -121,7 +121,7 @@ class FittedVectors(POMDP):
 
     @property
     def size(self) -> int:
-        """d."""
+        """The number of dimensions, d."""
         return self.first.shape[1]
 
     @property

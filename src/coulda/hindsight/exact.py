@@ -39,8 +39,9 @@ class Exact(ScenarioSource):
             of the hidden state: then it must be given, or the posterior is wrong (confounded). A planner's memory
             must not depend on the state.
 
-    Rewards are evidence in finite models, unless they vary round the model's (`rewards_vary`). In linear-Gaussian models only observations and actions are, so that
-    the posterior stays Gaussian; by Lemma 1 any part of the history gives unbiased counterfactuals.
+    Rewards are evidence in finite models, unless they vary round the model's (`rewards_vary`). In linear-Gaussian
+    models only observations and actions are, so that the posterior stays Gaussian; by Lemma 1 any part of the history
+    gives unbiased counterfactuals.
     """
 
     model: FinitePOMDP | LinearGaussianPOMDP

@@ -85,8 +85,8 @@ def observed_tables(model: FinitePOMDP) -> ObservedTables:
         raise CouldaError(f"exact tables need a finite model whose state is seen; {type(model).__name__} is none.")
     if model.rewards_vary:
         raise CouldaError(
-            f"exact tables need rewards that the states decide; those of {type(model).__name__} vary round its own. Draw "
-            "scenarios instead."
+            f"exact tables need rewards that the states decide; those of {type(model).__name__} vary round its own. "
+            "Draw scenarios instead."
         )
     choices, (_, reward, terminal) = model.transition_choices(), model.tables()
     if choices.next_state is not None:

@@ -45,7 +45,7 @@ class FinitePOMDP(POMDP):
 
     @property
     def rewards_vary(self) -> bool:
-        """Whether logged rewards vary round those of the model, so that they are no evidence; they do not by default."""
+        """Whether logged rewards vary round those of the model, and are no evidence; they do not by default."""
         return False
 
     @abc.abstractmethod

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax import Array
 
 from coulda.episodes import Columns, read_any
@@ -14,9 +15,11 @@ from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precisi
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
+from coulda.fitting import Fitted, fit, load_fitted, recipe_for
 from coulda.naming import anywhere, load
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
+from coulda.storage import MANIFEST
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class EvaluationRecipe:
     policies: tuple[str, ...]
     """The policies' names; in the table they are called by the last part of these."""
     model: str | None = None
-    """The model, for MB-PE and CF-PE; without it the table is model-free."""
+    """The model, for MB-PE and CF-PE: an object, or the folder of a model that `coulda fit` made."""
     scenarios: str = "auto"
     """Where scenarios come from: a name (auto, exact, observed, particles, tempered, nuts, prior), or a function of the
     model that returns a source."""
@@ -45,6 +48,10 @@ class EvaluationRecipe:
     """The intervals, and the scenarios per episode."""
     columns: Columns = field(default_factory=Columns)
     """The columns of a log that is a table."""
+    fit: bool = False
+    """Whether a model is fitted to the log where none is named; otherwise the table is model-free."""
+    seed: int = 0
+    """The seed of that fit."""
 
     @cached_property
     def episodes(self) -> Log:
@@ -59,9 +66,20 @@ class EvaluationRecipe:
     @cached_property
     def on_scenarios(self) -> OnScenarios | None:
         """The method that rests on the model, where there is one."""
-        if self.model is None:
+        steps = (0, *self.steps) if self.steps else None
+        if (fitted := self.fitted) is not None:
+            return fitted.method(steps)
+        return None if self.model is None else OnScenarios(load(self.model, POMDP), self.scenarios, steps)
+
+    @cached_property
+    def fitted(self) -> Fitted | None:
+        """The model that was fitted to a log: the one in the folder that is named, or one that is fitted now."""
+        if self.model is not None:
+            return load_fitted(Path(self.model)) if (Path(self.model) / MANIFEST).exists() else None
+        if not self.fit:
             return None
-        return OnScenarios(load(self.model, POMDP), self.scenarios, (0, *self.steps) if self.steps else None)
+        recipe, _ = recipe_for(self.episodes)
+        return fit(jax.random.key(self.seed), self.episodes, recipe)
 
     @property
     def methods(self) -> list[Method]:
@@ -81,7 +99,7 @@ class EvaluationRecipe:
         found = asdict(self) | {
             "log": str(Path(self.log).resolve()),
             "policies": [anywhere(name) for name in self.policies],
-            "model": anywhere(self.model),
+            "model": str(Path(self.model).resolve()) if self.fitted is not None else anywhere(self.model),
             "scenarios": anywhere(self.scenarios) if ":" in self.scenarios else self.scenarios,
         }
         return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})
