@@ -15,6 +15,7 @@ BENCHMARKS = [
     "search",
     "explanations",
     "particles",
+    "hidden_fits",
 ]
 
 

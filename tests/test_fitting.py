@@ -24,6 +24,7 @@ from coulda.fitting import (
     recipe_for,
     save_fitted,
 )
+from coulda.fitting.confounding import confounding
 from coulda.fitting.finite_em import HiddenTables
 from coulda.fitting.folds import deal
 from coulda.fitting.grounds import jackknife, spread
@@ -34,7 +35,7 @@ from coulda.fitting.systems import system_model, units_of
 from coulda.fitting.training import regressed, rows_of
 from coulda.hindsight import Exact, Prior
 from coulda.pomdp import rollout
-from tests.triage import BEHAVIOR, TARGET, Table, triage
+from tests.triage import BEHAVIOR, TARGET, Stubborn, Table, triage
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
@@ -267,6 +268,14 @@ def test_right_noise_passes_and_wrong_noise_does_not(test, wrong):
     assert right == ["trust"] * 10
     for dependent in wrong:
         assert run(noise_of(np.random.default_rng(0), dependent))[0].verdict != "trust", dependent
+
+
+def test_whoever_acts_by_more_than_is_seen_leaves_a_trace():
+    """A policy with memory does; one without does not, but for one log in ten thousand."""
+    for behavior, verdict in ((BEHAVIOR, "trust"), (Stubborn(), "caution")):
+        log = collect(jax.random.key(0), triage(), behavior, 400)
+        found = confounding(np.random.default_rng(0), log, np.arange(400) % 5)
+        assert found[0].verdict == verdict
 
 
 def test_errors_of_refits_are_those_of_the_mean():

@@ -20,7 +20,7 @@ from coulda.fitting.systems import FittedSystem, template
 from coulda.fitting.tabular import Counts, TabularFit
 from coulda.fitting.vectors import FittedVectors, Scales
 from coulda.hindsight import Exact
-from coulda.storage import ArtifactError, Kind, load_tree, read_artifact, save_tree, write_artifact
+from coulda.storage import MANIFEST, ArtifactError, Kind, load_tree, read_artifact, save_tree, write_artifact
 
 _RECIPES: dict[str, type[Recipe]] = {"tabular": TabularFit, "neural": NeuralFit, "hidden": HiddenFit}
 _NUMBERS = "numbers.safetensors"
@@ -76,6 +76,11 @@ def load_fitted(path: Path | str) -> Fitted:
     make = {"tabular": _table, "neural": _vectors, "hidden": _hidden}[found.recipe]
     model, source, grounds = make(found, recipe, verdict, data)
     return Fitted(recipe, model, source, grounds, tuple(found.summary), found.log)
+
+
+def found_at(place: str) -> Fitted | None:
+    """The fitted model in the folder `place`; None where that is no folder of ours, such as the name of an object."""
+    return load_fitted(place) if (Path(place) / MANIFEST).exists() else None
 
 
 def _numbers(fitted: Fitted) -> tuple[Any, dict[str, int]]:

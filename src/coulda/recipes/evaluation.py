@@ -15,11 +15,11 @@ from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precisi
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
-from coulda.fitting import Fitted, fit, load_fitted, recipe_for
+from coulda.fitting import Fitted, fit, recipe_for
+from coulda.fitting.storing import found_at
 from coulda.naming import anywhere, load
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
-from coulda.storage import MANIFEST
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class EvaluationRecipe:
     def fitted(self) -> Fitted | None:
         """The model that was fitted to a log: the one in the folder that is named, or one that is fitted now."""
         if self.model is not None:
-            return load_fitted(Path(self.model)) if (Path(self.model) / MANIFEST).exists() else None
+            return found_at(self.model)
         if not self.fit:
             return None
         recipe, _ = recipe_for(self.episodes)
