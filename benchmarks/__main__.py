@@ -16,6 +16,7 @@ BENCHMARKS = [
     "explanations",
     "particles",
     "hidden_fits",
+    "fitting",
 ]
 
 

@@ -89,8 +89,8 @@ def recipe_for(log: EpisodeLog | StoredLog) -> tuple[Recipe, str]:
 
 def _table(key: Array, log: EpisodeLog, recipe: TabularFit) -> Fitted:
     key_markov, key_own, key_hidden = jax.random.split(key, 3)
-    _, fold = deal(log, recipe.folds)
     model, counts = fit_table(log, recipe)
+    _, fold = deal(log, recipe.folds)
     pairs, moves = novelty(log, fold)
     verdict = (
         _novelty(moves),
