@@ -1,7 +1,7 @@
 """Logged episodes: one ragged in-memory form, validated at the door, and the formats it is read from.
 
 Model files to imitate, in the order in which they import each other: `spaces`, `log` (`EpisodeLog`),
-`validation` (the door), `declared` (sizes that files claim), then one file per source: `collection`, `files` (our own
+`validation` (the door), then one file per source: `collection`, `files` (our own
 format), `tables` with its `cells` and `rows`, `minari`, `arrays`, `recorder`; `behavior` fits missing probabilities;
 `formats` tells files apart.
 """

@@ -12,12 +12,13 @@ import numpy as np
 
 from coulda.episodes.arrays import repeat_last
 from coulda.episodes.cells import Cells, Understood, as_action, as_flags, as_numbers, as_observation
-from coulda.episodes.declared import check_promise, check_regular
 from coulda.episodes.log import EpisodeLog, Schema
 from coulda.episodes.rows import NAMES, Columns, Part, Place, Rows, check_header, ordered
 from coulda.episodes.validation import (
     LogError,
     Source,
+    check_promise,
+    check_regular,
     checked_log,
     log_of_probability,
     refuse_probabilities,
