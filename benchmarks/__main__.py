@@ -15,6 +15,9 @@ BENCHMARKS = [
     "search",
     "explanations",
     "particles",
+    "amortized",
+    "policies",
+    "gym",
 ]
 
 

@@ -1,6 +1,8 @@
 """What every benchmark shares: peers in environments of their own, warm timings, and JSON."""
 
 import json
+import os
+import site
 import statistics
 import subprocess
 import sys
@@ -28,8 +30,23 @@ def peer_python(name: str) -> Path:
 
 def run_peer(name: str, script: str, *arguments: str) -> dict[str, Any]:
     """Run `peers/SCRIPT` in the peer's environment; the last line that it prints is JSON."""
-    command = [str(peer_python(name)), str(PEERS / script), *arguments]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    return _run([str(peer_python(name)), str(PEERS / script), *arguments])
+
+
+def run_beside(name: str, script: str, *arguments: str) -> dict[str, Any]:
+    """The same where the peer works in one process with us: it finds coulda, and the packages that we run with."""
+    return _run([str(peer_python(name)), str(PEERS / script), *arguments], env=beside())
+
+
+def beside() -> dict[str, str]:
+    """The environment of a peer's process that finds coulda; our packages come before the peer's own of that name."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *site.getsitepackages()])}
+
+
+def _run(command: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
+    result = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr}")
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 

@@ -34,18 +34,24 @@ SLOW = {
     for page in (
         "calibration.md",
         "explanations.md",
+        "hindsight.md",
         "policy_search.md",
         "pomdp.md",
         "reference/recipes.md",
         "report.md",
         "training.md",
         "tutorials/abbeel.md",
-        "tutorials/gymnasium_simulator.md",
+        "tutorials/gymnasium.md",
+        "tutorials/stable_baselines3.md",
         "tutorials/when_counterfactuals_mislead.md",
         "walks.md",
     )
 }
 """Pages that cost five seconds of a processor or more; those that a newcomer reads first are not among them."""
+
+
+NEEDS = {ROOT / "docs" / "tutorials" / "stable_baselines3.md": "stable_baselines3"}
+"""Pages about somebody else's package, which is not installed here; `test_policies_peers` runs them where it is."""
 
 
 @pytest.mark.parametrize(
@@ -54,6 +60,8 @@ SLOW = {
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_page_runs(page, tmp_path, monkeypatch):
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page])
     monkeypatch.chdir(tmp_path)
     # Readers do not work in our strict mode.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

@@ -1,4 +1,4 @@
-"""A Gymnasium environment in worker processes means what `rollout` means."""
+"""A Gymnasium environment that takes its noise by hand is a model, and means what `rollout` means."""
 
 import equinox as eqx
 import gymnasium
@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coulda.environments import HostSimulator, SimulatorError
+from coulda.environments import HostSimulator
+from coulda.environments.host_playing import Inputs, Player, Program
 from coulda.errors import CouldaError
+from coulda.hindsight import Tempered
 from coulda.noise import Categorical, Normal, Uniform
-from coulda.pomdp import POMDP, GumbelMaxChoice, Planner, Policy, rollout
+from coulda.pomdp import POMDP, GumbelMaxChoice, Policy, rollout
 from tests import host_envs
 
 HORIZON = 6
@@ -42,9 +44,12 @@ class Walk(POMDP):
     def terminal(self, state):
         return ~((state[0] > 0) & (state[0] < 10))
 
+    def observation_log_prob(self, observation, state):
+        return Normal(jnp.stack(state), 0.5).log_prob(observation)
+
 
 class Homesick(Policy):
-    """Remembers what it was paid, so that rewards must come back from the workers to it."""
+    """Remembers what it was paid, so that rewards must come back from the host to it."""
 
     def initial_carry(self):
         return jnp.float32(0)
@@ -56,70 +61,56 @@ class Homesick(Policy):
         return carry + reward
 
 
-def simulator(make_env, workers=2, envs_per_worker=4):
+def simulator(workers):
+    mechanism = GumbelMaxChoice(3)
     return HostSimulator(
-        make_env,
+        host_envs.Walk,
         host_envs.begin,
+        host_envs.step,
         horizon=HORIZON,
-        action_mechanism=GumbelMaxChoice(3),
+        action_mechanism=mechanism,
+        observation_scale=0.5,
         workers=workers,
-        envs_per_worker=envs_per_worker,
         **NOISE,
     )
 
 
-@pytest.fixture(scope="module")
-def walks():
-    with simulator(host_envs.Walk) as pool:
-        yield pool
+@eqx.filter_jit
+def episodes(model, scenarios):
+    return jax.vmap(lambda u: rollout(model, Homesick(), u).episode)(scenarios)
 
 
-def test_host_rollout_is_rollout(walks):
-    """On the same scenarios, 19 of them in turns of 8: observations, actions, rewards, ends and log-probabilities."""
-    scenarios = jax.vmap(walks.scenario_prior.sample)(jax.random.split(jax.random.key(0), 19))
-    host = walks.rollout(Homesick(), scenarios)
-    model = jax.jit(jax.vmap(lambda u: rollout(Walk(), Homesick(), u).episode))(scenarios)
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_host_rollout_is_rollout(workers):
+    """On the same scenarios: observations, actions, rewards, ends and log-probabilities."""
+    with simulator(workers) as walks:
+        scenarios = jax.vmap(walks.scenario_prior.sample)(jax.random.split(jax.random.key(0), 19))
+        host = jax.tree.map(np.asarray, episodes(walks, scenarios))
+    model = jax.tree.map(np.asarray, episodes(Walk(), scenarios))
     assert 0 < int((~model.live).sum()) < model.live.size
     np.testing.assert_array_equal(host.live, model.live)
-    seen = np.concatenate([np.ones((19, 1), bool), model.live], axis=1)
-    np.testing.assert_array_equal(host.observation[seen], model.observation[seen])
+    np.testing.assert_array_equal(host.observation, model.observation)
     for name in ("action", "reward", "log_prob"):
-        np.testing.assert_allclose(
-            np.asarray(getattr(host, name))[model.live], np.asarray(getattr(model, name))[model.live], rtol=1e-5
-        )
-    assert not np.asarray(host.reward)[~np.asarray(host.live)].any()
+        np.testing.assert_allclose(getattr(host, name)[model.live], getattr(model, name)[model.live], rtol=1e-5)
+    assert not host.reward[~host.live].any()
 
 
-def test_the_same_scenario_gives_the_same_episode(walks):
-    scenarios = jax.vmap(walks.scenario_prior.sample)(jax.random.split(jax.random.key(1), 5))
-    first, second = (walks.rollout(Homesick(), scenarios) for _ in range(2))
-    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        np.testing.assert_array_equal(a, b)
+@pytest.mark.slow
+def test_tempering_by_whole_rollouts_is_that_of_the_model():
+    """Of the walk on the host and of the same walk in JAX, from the same keys: the same draws, the same evidence."""
 
+    @eqx.filter_jit
+    def tempered(model, key, episode):
+        return Tempered(model, particles=40, moves=4).infer_many(key, episode, 8)
 
-def test_a_planner_is_refused(walks):
-    class Seer(Planner):
-        def __call__(self, carry, state, observation):
-            return carry, Categorical(logits=jnp.zeros(3))
-
-    scenarios = jax.vmap(walks.scenario_prior.sample)(jax.random.split(jax.random.key(1), 5))
-    with pytest.raises(CouldaError, match="hides its state"):
-        walks.rollout(Seer(), scenarios)
-
-
-@pytest.mark.parametrize(
-    ("make_env", "message"),
-    [
-        (host_envs.failing, "(?s)failed in your environment.*the ice is thin"),
-        (host_envs.dying, "died with exit code 7"),
-    ],
-)
-def test_what_goes_wrong_in_a_worker_is_told(make_env, message):
-    with simulator(make_env, workers=1) as pool:
-        scenarios = jax.vmap(pool.scenario_prior.sample)(jax.random.split(jax.random.key(0), 3))
-        with pytest.raises(SimulatorError, match=message):
-            pool.rollout(Homesick(), scenarios)
-        assert not pool._workers[0].process.is_alive()
+    with simulator(0) as walks:
+        scenarios = jax.vmap(walks.scenario_prior.sample)(jax.random.split(jax.random.key(0), 19))
+        episode = jax.tree.map(lambda leaf: leaf[0], episodes(Walk(), scenarios))
+        host = jax.tree.map(np.asarray, tempered(walks, jax.random.key(1), episode))
+    model = jax.tree.map(np.asarray, tempered(Walk(), jax.random.key(1), episode))
+    for a, b in zip(jax.tree.leaves(host), jax.tree.leaves(model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+    assert np.isfinite(host[1].log_evidence)
 
 
 def test_spaces_that_are_not_arrays_are_refused():
@@ -129,3 +120,27 @@ def test_spaces_that_are_not_arrays_are_refused():
 
     with pytest.raises(CouldaError, match="not a space of arrays"):
         HostSimulator(Words, host_envs.begin, initial_noise=Normal(), horizon=2, action_mechanism=GumbelMaxChoice(2))
+
+
+def test_programs_side_by_side_do_not_disturb_each_other():
+    """Two batches that take turns are begun once each, and answered as if alone; an older state is played again."""
+    begun = []
+
+    def begin(env, start):
+        begun.append(float(start))
+        return host_envs.begin(env, start)
+
+    examples = np.zeros(2, np.float32), np.zeros((), np.int32), np.zeros((), np.float32), np.zeros((), np.float32)
+    player = Player(Program(host_envs.Walk, begin, host_envs.step, None, HORIZON, examples))
+
+    def advance(start, steps):
+        noise, ones = np.full((1, steps), 0.9, np.float32), np.ones((1, steps), np.int32)
+        inputs = Inputs(np.float32([start]), noise, ones, np.int32([steps]))
+        return player.advance(inputs, np.zeros(1, bool))[0][0, 0]
+
+    for steps in range(4):
+        assert advance(3.0, steps) == 3 + steps
+        assert advance(5.0, steps) == 5 + steps
+    assert begun == [3.0, 5.0]
+    assert advance(3.0, 2) == 5
+    assert begun == [3.0, 5.0, 3.0]

@@ -190,7 +190,7 @@ def test_onnx_files_are_read_and_written(tmp_path):
 
     write_onnx(tmp_path / "policy.onnx", TABLE)
     found = onnx_policy(tmp_path / "policy.onnx", TWO)
-    np.testing.assert_allclose(np.exp(found.log_probs(np.arange(3))), jax.nn.softmax(TABLE.logits), atol=1e-6)
+    np.testing.assert_allclose(found.probabilities(np.arange(3)), jax.nn.softmax(TABLE.logits), atol=1e-6)
 
 
 def test_tiger_is_acted_in():

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from coulda.cli import main
 from coulda.environments import tiger
-from coulda.episodes import Schema, checked_log, policy_in_frame, to_frame
+from coulda.episodes import Schema, checked_log, collect, policy_in_frame, to_frame, write_log
 from coulda.errors import CouldaError
 from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, OnScenarios, compare, model_free
 from coulda.evaluation.reading import read
+from coulda.host_calls import raised_as_they_are
 from coulda.noise import Categorical, Normal
-from coulda.policies import HostPolicyError, UniformPolicy, answering_hosts, as_policy, find_policy, host
+from coulda.policies import HostPolicyError, UniformPolicy, as_policy, find_policy, host
 from coulda.pomdp import Policy, batched, rollout
 from tests.conftest import ROOT
 
@@ -303,7 +305,10 @@ def test_bad_answers_over_a_log(sentence):
 
 def test_bad_answers_inside_of_jax(capfd):
     policy = as_policy(lambda observations: broken(), TIGER.action_space)
-    with pytest.raises(HostPolicyError, match=r"raised ZeroDivisionError(.|\n)*in broken") as told, answering_hosts():
+    with (
+        pytest.raises(HostPolicyError, match=r"raised ZeroDivisionError(.|\n)*in broken") as told,
+        raised_as_they_are(),
+    ):
         returns(policy, jax.random.split(KEY, 300)).block_until_ready()
     assert "jax/_src" not in str(told.value)
     assert "pure_callback failed" not in capfd.readouterr().err
@@ -338,6 +343,8 @@ def test_what_is_no_policy_is_told():
             as_policy(found, space)
     with pytest.raises(CouldaError, match=r"policy 'x' does not fit: .*wrapped for 3 actions.*Box"):
         compare(KEY, random_log(actions=spaces.Box(-9, 9, (2,))), {"x": as_policy(by_side, spaces.Discrete(3))})
+    with pytest.raises(CouldaError, match="known along a log alone"):
+        find_policy("column:new", TWO)
     with pytest.raises(CouldaError, match="as_policy"):
         compare(KEY, LOG, {"x": by_side})
 
@@ -350,9 +357,9 @@ def test_columns_are_checked():
     frame.loc[0, "new"] = np.nan
     with pytest.raises(CouldaError, match=r"episode 0, step 0, field 'new': .*missing, infinite or below 0"):
         policy_in_frame(frame, "new")
-    frame["new_0"], frame["new_1"] = 0.5, 0.6
+    frame["sum_0"], frame["sum_1"] = 0.5, 0.6
     with pytest.raises(CouldaError, match="is not a distribution"):
-        policy_in_frame(frame.drop(columns="new"), "new")
+        policy_in_frame(frame, "sum")
     frame["high"] = 1.5
     with pytest.raises(CouldaError, match=r"policy 'high' does not fit: .*at most 1"):
         compare(KEY, LOG, {"high": policy_in_frame(frame, "high")}, [ImportanceSampling()])
@@ -369,6 +376,7 @@ def test_columns_are_checked():
 
 
 MY = """
+from functools import partial
 import numpy as np
 from coulda.policies import UniformPolicy
 
@@ -385,10 +393,12 @@ def function(observations):
 
 def maker(path="somewhere"):
     return Classifier()
+
+bound = partial(maker, "elsewhere")
 """
 
 
-@pytest.mark.parametrize("name", ["Classifier", "fitted", "ours", "function", "maker"])
+@pytest.mark.parametrize("name", ["Classifier", "fitted", "ours", "function", "maker", "bound"])
 def test_all_of_them_are_found_by_name(name, tmp_path):
     path = tmp_path / "my_foreign_policies.py"
     path.write_text(MY)
@@ -413,3 +423,67 @@ def test_free_methods_with_numbered_observations():
     found = compare(KEY, log, policies, [m for m in model_free(log) if not isinstance(m, FittedQ)])
     assert values(found, "inside") == pytest.approx(values(found, "outside"), rel=1e-5)
     assert sum(calls) <= 2 * 9
+
+
+COMMANDED = """
+import numpy as np
+from coulda.environments import tiger
+from coulda.policies import TabularPolicy
+
+TABLE = np.array([[0.2, 0.1, 0.7], [0.2, 0.7, 0.1], [0.8, 0.1, 0.1]])
+model = tiger(horizon=3, reparameterization="gumbel_max")
+inside = TabularPolicy(TABLE)
+
+def outside(observations):
+    return TABLE[observations]
+"""
+
+
+@pytest.mark.slow
+def test_the_command_takes_both_and_their_column(tmp_path, monkeypatch):
+    """MB-PE and CF-PE on the same noise, and importance sampling, which a column is enough for."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "commanded.py").write_text(COMMANDED)
+    log = collect(KEY, tiger(horizon=3, reparameterization="gumbel_max"), UniformPolicy(3), 60)
+    frame = to_frame(log)
+    table = np.array([[0.2, 0.1, 0.7], [0.2, 0.7, 0.1], [0.8, 0.1, 0.1]])
+    frame[["new_0", "new_1", "new_2"]] = table[frame["observation"].to_numpy()]
+    frame.to_parquet("log.parquet")
+    policies = ["--policy", "commanded.py:inside", "--policy", "commanded.py:outside"]
+    main(["evaluate", "log.parquet", *policies, "--model", "commanded.py:model", "--out", "run"])
+    found = json.loads((tmp_path / "run" / "table.json").read_text())["policies"]
+    values = {name: {method: one["value"] for method, one in rows.items()} for name, rows in found.items()}
+    assert {"WIS", "DR", "FQE", "MB-PE", "CF-PE(4)"} <= values["inside"].keys()
+    assert values["outside"] == pytest.approx(values["inside"], rel=1e-5)
+    main(["evaluate", "log.parquet", "--policy", "column:new", "--out", "other"])
+    found = json.loads((tmp_path / "other" / "table.json").read_text())["policies"]["new"]
+    assert {name: one["value"] for name, one in found.items()} == pytest.approx(
+        {name: values["inside"][name] for name in found}, rel=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_explanations_and_search_of_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asked.py").write_text(COMMANDED)
+    log = collect(KEY, tiger(horizon=3, reparameterization="gumbel_max"), UniformPolicy(3), 8)
+    write_log("log", log)
+    explained = []
+    for name in ("inside", "outside"):
+        main(
+            [
+                "explain",
+                "log",
+                "--model",
+                "asked.py:model",
+                "--policy",
+                f"asked.py:{name}",
+                "--out",
+                name,
+            ]
+        )
+        explained.append(json.loads((tmp_path / name / "explanations.json").read_text()))
+    assert explained[0] == explained[1]
+    with pytest.raises(SystemExit):
+        main(["search", "--model", "asked.py:model", "--policy", "asked.py:outside", "--preset", "smoke"])
+    assert "runs outside of JAX, so that its parameters cannot be searched" in capsys.readouterr().err

@@ -299,3 +299,18 @@ def test_cores_become_devices_before_jax_is_used():
     assert len(set(done.stdout.split())) == 1
     late = subprocess.run([sys.executable, "-c", CORES, "late"], capture_output=True, text=True, timeout=120)
     assert "JAX is in use already with 7 CPU device(s)" in late.stderr
+
+
+@pytest.mark.parametrize("stop", [None, 8])
+def test_patience_ends_training_early_and_the_best_state_is_given(tmp_path, stop):
+    """The metric is best at step 8; two checkpoints later it stops, also where it was resumed in between."""
+    config = {"best": "distance", "patience": 2}
+    evaluate = lambda key, state: {"distance": abs(int(state["count"]) - 8)}
+    step = lambda key, state: ({"count": state["count"] + 1}, {"count": state["count"]})
+    more = {"config": config, "evaluate": evaluate, "step": step, "state": {"count": jnp.float32(0)}}
+    if stop is not None:
+        assert run(tmp_path, stop, **more).stopped_by is None
+    trained = run(tmp_path, 100, resume=stop is not None, **more)
+    assert (trained.step, trained.stopped_by, int(trained.best["count"])) == (16, None, 8)
+    with pytest.raises(CouldaError, match="needs `best`"):
+        TrainerConfig(10, patience=2)

@@ -32,12 +32,13 @@ def named(name: str) -> Any:
     return getattr(module, attribute)
 
 
-def load(name: str, kind: type[Kind]) -> Kind:
-    """The object of that name, or what the function of that name returns; it must be a `kind`."""
+def load(name: str, kind: type[Kind] | tuple[type[Kind], ...]) -> Kind:
+    """The object of that name, or what the function of that name returns; it must be a `kind`, or one of several."""
     found = named(name)
     value = found if isinstance(found, kind) else found() if callable(found) else found
     if not isinstance(value, kind):
-        raise CouldaError(f"'{name}' is a {type(value).__name__}, not a {kind.__name__}")
+        kinds = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        raise CouldaError(f"'{name}' is a {type(value).__name__}, not a {kinds}")
     return value
 
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "export": "write a policy for use without JAX: NumPy or ONNX",
     "train": "train a policy by IMPALA, without a model",
     "train-policy": "train a policy for PO-Sokoban from the exact solver",
+    "train-hindsight": "train a network to infer the scenarios of your own simulator, also of a black box",
     "train-scenarios": "train a scenario model of PO-Sokoban, which infers levels from histories",
     "reproduce": "every figure of the paper, from scratch",
     "sokoban": "play, generate, solve and draw PO-Sokoban levels",
@@ -136,13 +137,13 @@ def _keep_programs() -> None:
 
 
 def _compute(command: Any) -> None:
-    from coulda.policies import answering_hosts
+    from coulda.host_calls import raised_as_they_are
     from coulda.trainer import use_all_cores
 
     # A program that used JAX before it called `main` keeps the devices that it has.
     with suppress(CouldaError):
         use_all_cores()
-    with answering_hosts():
+    with raised_as_they_are():
         command.run()
 
 

@@ -40,7 +40,8 @@ class Calibrate:
     is found at fault once in a hundred times. That the model is right is not asked: `coulda evaluate` holds it against
     a log.
 
-    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it.
+    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it. A
+    model may be a Gymnasium environment, as it is: its class, or a function that makes one.
     """
 
     model: str
@@ -48,8 +49,9 @@ class Calibrate:
     policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A policy whose counterfactual returns are ranked; may be given several times. Any action by default."""
     scenarios: str = "auto"
-    """Where scenarios come from: exact, observed, particles, tempered, nuts, prior, or a function of the model that
-    returns a source; by default the first of those that can infer them."""
+    """Where scenarios come from: exact, observed, particles, tempered, inverted, nuts, prior; the folder of a trained
+    source (`coulda train-hindsight`), or corrected:FOLDER; or a function of the model that returns a source. By default
+    the first of those that can infer them."""
     steps: tuple[int, ...] = ()
     """The values of t, each asked by itself: scenarios given the first t observations; the whole episode by default."""
     episodes: int = 500

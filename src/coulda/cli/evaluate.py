@@ -30,7 +30,8 @@ STYLES = {"trust": "green", "caution": "yellow", "do not trust": "red"}
 class Evaluate:
     """Evaluate policies on a log: model-free, model-based and counterfactual.
 
-    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it.
+    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it. A
+    model may be a Gymnasium environment, as it is: its class, or a function that makes one.
     """
 
     log: Annotated[Path, tyro.conf.Positional]
@@ -43,8 +44,9 @@ class Evaluate:
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free. Its `malformed` says which scenarios are."""
     scenarios: str = "auto"
-    """Where scenarios come from: exact, observed, particles, tempered, nuts, prior, or a function of the model that
-    returns a source, file.py:name. By default the first that can infer them is chosen, and the table says why."""
+    """Where scenarios come from: exact, observed, particles, tempered, inverted, nuts, prior; the folder of a trained
+    source (`coulda train-hindsight`), or corrected:FOLDER; or a function of the model that returns a source,
+    file.py:name. By default the first that can infer them is chosen, and the table says why."""
     rival: str | None = None
     """Another model of the same world: it is told which of the two explains the log better."""
     steps: tuple[int, ...] = ()

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coulda.cli.evaluate import STYLES
+from coulda.environments.gym import load_model
 from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, OnScenarios, compare
@@ -20,7 +21,6 @@ from coulda.explanations import Credit, LogExplanation, Question, credit_log, dr
 from coulda.explanations.explain import check, check_scenarios
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import observed_tables, state_numbers
-from coulda.naming import load
 from coulda.policies import UniformPolicy, find_policy
 from coulda.pomdp import POMDP, FinitePOMDP, Policy
 from coulda.progress import bar
@@ -80,7 +80,7 @@ class Explain:
         names = () if self.policy is None else (self.policy,)
         recipe = EvaluationRecipe(str(self.log), names, self.model, self.scenarios, columns=self.columns)
         key, console = jax.random.key(self.seed), Console()
-        model, found = load(self.model, POMDP), recipe.episodes
+        model, found = load_model(self.model), recipe.episodes
         log = found.read() if isinstance(found, StoredLog) else found
         policy = None if self.policy is None else find_policy(self.policy, model.action_space)
         afterwards = policy if policy is not None and not jax.tree.leaves(policy.initial_carry()) else None

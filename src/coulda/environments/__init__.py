@@ -3,7 +3,9 @@
 from coulda.environments.bandit import contextual_bandit
 from coulda.environments.cassandra import CassandraError, CassandraFile, parse_cassandra, read_cassandra
 from coulda.environments.glucose import Glucose, GlucoseState
-from coulda.environments.host import HostSimulator, SimulatorError
+from coulda.environments.gym import GymSimulator
+from coulda.environments.host import HostSimulator
+from coulda.environments.host_workers import SimulatorError
 from coulda.environments.inventory import Inventory, InventoryState
 from coulda.environments.linear_gaussian import LinearQuadratic
 from coulda.environments.pendulum import Pendulum
@@ -17,6 +19,7 @@ __all__ = [
     "CassandraFile",
     "Glucose",
     "GlucoseState",
+    "GymSimulator",
     "HostSimulator",
     "Inventory",
     "InventoryState",

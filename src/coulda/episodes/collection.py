@@ -9,9 +9,11 @@ from jax import Array
 
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, spans
 from coulda.episodes.validation import checked_log
+from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Actor, Episode, batched, rollout
 
 
+@raised_as_they_are()
 def collect(key: Array, environment: POMDP, policy: Actor, num_episodes: int) -> EpisodeLog:
     """Run `policy` in `environment` and log what can be seen of it. Consumes `key`."""
     return concatenate(list(collect_batches(key, environment, policy, num_episodes)))

@@ -19,7 +19,7 @@ from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
-from coulda.policies import answering_hosts
+from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Policy
 from coulda.progress import Advance
 
@@ -95,7 +95,7 @@ class Comparison:
                 yield policy, estimate
 
 
-@answering_hosts()
+@raised_as_they_are()
 def compare(
     key: Array,
     log: Log,
@@ -167,7 +167,7 @@ def model_free(log: Log) -> list[Method]:
     return found
 
 
-@answering_hosts()
+@raised_as_they_are()
 def evaluate(
     key: Array,
     model: POMDP,

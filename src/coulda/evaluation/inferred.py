@@ -5,7 +5,7 @@ import numpy as np
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic
 from coulda.hindsight import Inference
-from coulda.hindsight.source import FINE, NOT_A_NUMBER
+from coulda.hindsight.source import FAR, FINE, NOT_A_NUMBER
 
 FEW_EFFECTIVE = 10
 """Different scenarios below which the draws of an episode say little of its posterior."""
@@ -23,8 +23,10 @@ LITTLE_KNOWN = 0.02
 
 
 def inference_diagnostics(found: Inference) -> tuple[Diagnostic, ...]:
-    """Of all episodes of a log, `[N]` each; nothing of a source that makes no error."""
-    return (_explained(found), _precise(found)) if np.isfinite(found.effective).any() else ()
+    """Of all episodes of a log, `[N]` each; nothing of a source that makes no error, or knows nothing of them."""
+    if np.isfinite(found.effective).any():
+        return _explained(found), _precise(found)
+    return (_explained(found),) if (found.reason != FINE).any() else ()
 
 
 def _explained(found: Inference) -> Diagnostic:
@@ -34,11 +36,11 @@ def _explained(found: Inference) -> Diagnostic:
     if not len(failed):
         return Diagnostic("explained", 1.0, "trust", "The model can explain every logged episode.")
     first = failed[0]
-    what = (
-        "the density of what was seen is NaN or +inf"
-        if (found.reason == NOT_A_NUMBER).any()
-        else "no scenario that was tried can have made what was seen"
-    )
+    what = "no scenario that was tried can have made what was seen"
+    if (found.reason == NOT_A_NUMBER).any():
+        what = "the density of what was seen is NaN or +inf"
+    elif (found.reason == FAR).any():
+        what = "it is unlike all that the network learned from, or something is missing in it"
     sentence = (
         f"{len(failed)} of {len(found.reason)} episodes are not explained by the model; the first is episode {first}, "
         f"at step {int(found.step[first])}: {what}."

@@ -27,7 +27,7 @@ from coulda.evaluation.reading import Log, Reading
 from coulda.hindsight import ScenarioSource
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
-from coulda.pomdp.observing import weight_of
+from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.scenario import at_step
 
 SMALL_SHIFT, LARGE_SHIFT = 0.05, 0.25
@@ -89,13 +89,15 @@ def replay(
     """Run the logged actions on `scenario`, and compare with what was logged up to h_t, t = `steps`.
 
     Observations must come out as logged, `exactly`; or be possible in the states that come out, where the noise of
-    observations was not inferred. So must `rewards`, where they were evidence.
+    observations was not inferred and it can be told. So must `rewards`, where they were evidence.
     """
     states, observations, paid = run_actions(model, scenario, episode.action)
     if exactly:
         seen = jnp.stack(jax.tree.leaves(jax.tree.map(_same_rows, observations, episode.observation))).all(0)
-    else:
+    elif no_density(model) is None:
         seen = jax.vmap(lambda o, s: weight_of(model, o, s))(episode.observation, states) > -jnp.inf
+    else:
+        seen = jnp.ones(model.horizon + 1, bool)
     agrees = jnp.concatenate([jnp.ones(1, bool), _same_rows(paid, episode.reward) | (not rewards)])
     order, length = jnp.arange(model.horizon + 1), episode.length
     within, over = order < jnp.minimum(steps, length + 1), jax.vmap(model.terminal)(states)

@@ -38,7 +38,17 @@ from coulda.evaluation.model_checks import (
     shift,
     support_diagnostic,
 )
-from coulda.evaluation.reading import Log, Reading, batch_sizes, generator, padded_batch, padded_batches, run, to_numpy
+from coulda.evaluation.reading import (
+    LARGEST_BATCH,
+    Log,
+    Reading,
+    batch_sizes,
+    generator,
+    padded_batch,
+    padded_batches,
+    run,
+    to_numpy,
+)
 from coulda.evaluation.self_checks import simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
@@ -46,11 +56,13 @@ from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, fresh, informed
-from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
+from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
 from coulda.pomdp.episode import FINE
 
 _OF_THE_MODEL = ("replay", "ends", "mismatch")
 """Diagnostics of hindsight that speak against its model."""
+HOST_BATCH = 256
+"""Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -275,7 +287,8 @@ def _batches(
     made_of = model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount
     if run.executor is None:
         function = _on_batch(*made_of)
-        for inputs, count in padded_batches(log, model.horizon):
+        largest = HOST_BATCH if isinstance(model, BlackBoxPOMDP) else LARGEST_BATCH
+        for inputs, count in padded_batches(log, model.horizon, largest):
             yield function(key, inputs), count
         return
     check_made_of(run.executor, _ingredients(*made_of))

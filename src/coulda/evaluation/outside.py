@@ -43,8 +43,8 @@ def ask_host(policy: HostPolicy, batch: EpisodeLog, every: bool) -> Told:
         mean, scale = (x.reshape(len(x), 1, -1) for x in (mean, scale))
         following = mean + scale * nodes(mean.shape[-1])[None]
         return policy.log_densities(acted_on, batch.action), following.astype(np.float32)
-    found = policy.log_probs(batch.observation)
-    return taken_log_probs(np.delete(found, last, 0), batch.action), np.exp(found)
+    found = policy.probabilities(batch.observation)
+    return taken_log_probs(np.delete(found, last, 0), batch.action), found
 
 
 def columns_of(

@@ -356,12 +356,12 @@ def over_log(function: Callable[..., Any], log: Log, horizon: int) -> Iterator[A
         yield to_numpy(run(function, inputs), count)
 
 
-def padded_batches(log: Log, horizon: int) -> Iterator[tuple[tuple[Episode, Array], int]]:
+def padded_batches(log: Log, horizon: int, largest: int = LARGEST_BATCH) -> Iterator[tuple[tuple[Episode, Array], int]]:
     """Padded episodes `[size, T, ...]` with their numbers, and how many of them count.
 
     A shorter batch is filled up with episodes that do not count, which is cheaper than compiling for its size.
     """
-    size, first = _batch_size(log), 0
+    size, first = _batch_size(log, largest), 0
     for batch in log.batches(size):
         yield _filled(batch, first, horizon, size), len(batch)
         first += len(batch)
@@ -378,10 +378,10 @@ def batch_sizes(log: Log) -> list[int]:
     return log.batch_sizes(_batch_size(log))
 
 
-def _batch_size(log: Log) -> int:
-    """At most `LARGEST_BATCH`, and so that little is filled up: equal shares of the largest shard."""
-    largest = max(log.batch_sizes(len(log)))
-    return -(-largest // -(-largest // LARGEST_BATCH))
+def _batch_size(log: Log, largest: int = LARGEST_BATCH) -> int:
+    """At most `largest`, and so that little is filled up: equal shares of the largest shard."""
+    shard = max(log.batch_sizes(len(log)))
+    return -(-shard // -(-shard // largest))
 
 
 def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Episode, Array]:

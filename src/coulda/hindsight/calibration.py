@@ -24,6 +24,7 @@ from coulda.errors import CouldaError
 from coulda.hindsight.likelihood import Evidence, seen_in
 from coulda.hindsight.particles import Sampler, check_size
 from coulda.hindsight.source import FINE, ScenarioSource, fresh
+from coulda.host_calls import raised_as_they_are
 from coulda.noise import Point, merge
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
@@ -168,6 +169,7 @@ class Calibration:
         }
 
 
+@raised_as_they_are()
 def calibrate(
     key: Array,
     source: ScenarioSource,
@@ -486,7 +488,7 @@ def _check(source: ScenarioSource, model: POMDP, policies: Mapping[str, Policy],
         if isinstance(policy, Planner):
             raise CouldaError(f"policy '{name}' is a planner, which sees the state; only policies can be evaluated.")
         policy.check_spaces(model.observation_space, model.action_space)
-    other = getattr(source, "model", model)
+    other = getattr(source, "model", None) or model
     if type(other) is not type(model) or not bool(eqx.tree_equal(other, model)):
         names = type(source).__name__, type(other).__name__, type(model).__name__
         same = " with other numbers in it" if names[1] == names[2] else ""

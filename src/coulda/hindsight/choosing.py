@@ -1,6 +1,7 @@
 """`choose`: the source for a model, and why: the first that does not refuse, tried on a few episodes of its own."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -9,15 +10,18 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.hindsight.amortized import Amortized
+from coulda.hindsight.corrected import Corrected
 from coulda.hindsight.exact import Exact
+from coulda.hindsight.inverted import Inverted
 from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
 from coulda.hindsight.particles import Particles, Sampler
 from coulda.hindsight.source import FINE, Choice, Inference, Prior, ScenarioSource, asked
 from coulda.hindsight.tempered import Tempered
-from coulda.naming import named
+from coulda.naming import anywhere, named
 from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, batched, rollout
+from coulda.pomdp import POMDP, BlackBoxPOMDP, batched, rollout
 
 SOURCES: dict[str, Callable[[Any], ScenarioSource]] = {
     "exact": Exact,
@@ -26,11 +30,14 @@ SOURCES: dict[str, Callable[[Any], ScenarioSource]] = {
     "tempered": Tempered,
 }
 """In the order in which they are tried."""
+ON_REQUEST: dict[str, Callable[[Any], ScenarioSource]] = {"inverted": Inverted, "nuts": Nuts, "prior": Prior}
+"""Those that are not tried."""
 PILOT = 8
 """Episodes on which a sampler is tried."""
 FEW_EFFECTIVE = 30
 """Different first noises below which draws of an episode are too much alike: the mean of 30 is off by a fifth of a
 posterior deviation."""
+CORRECTED = "corrected:"
 LARGE_GAP = 2.0
 """Nats between two halves' log evidence: weights of seven to one."""
 
@@ -41,6 +48,8 @@ def choose(model: POMDP) -> Choice:
     Samplers are tried on a few episodes of the model's own, under any actions, which takes seconds. Nothing is trained,
     and no Markov chain is run.
     """
+    if isinstance(model, BlackBoxPOMDP):
+        return _of_black_box(model)
     refusals: list[str] = []
     for name, make in SOURCES.items():
         try:
@@ -57,24 +66,52 @@ def choose(model: POMDP) -> Choice:
     raise CouldaError(_nothing(model, refusals, ""))
 
 
+def _of_black_box(model: BlackBoxPOMDP) -> Choice:
+    """Inversion, or nothing: samplers run a program of a user's own some hundred thousand times per episode."""
+    try:
+        return Choice(Inverted(model), "inverted, since what the simulator draws can be gone through")
+    except CouldaError as error:
+        raise CouldaError(
+            f"no source is quick for {type(model).__name__}. inverted: {str(error).rstrip('.')}. tempered, by whole "
+            "rollouts, is slow and sure: ask for it by its name, or for Tempered(model, particles=…) with fewer"
+        ) from error
+
+
 def chosen(model: POMDP, scenarios: ScenarioSource | str) -> Choice:
     """The source that is named, or `choose`n where that is "auto"; one that is given is taken as it is.
 
-    A name is one of the table's, or that of a function of the model, `package.module:name` or `file.py:name`.
+    A name is one of the table's, or that of a function of the model, `package.module:name` or `file.py:name`; or the
+    folder of an `Amortized` source, or `corrected:FOLDER`.
     """
     if isinstance(scenarios, ScenarioSource):
         return asked(scenarios)
     if scenarios == "auto":
         return choose(model)
+    corrects, folder = scenarios.startswith(CORRECTED), Path(scenarios.removeprefix(CORRECTED))
+    if corrects or folder.is_dir():
+        source = Amortized.load(folder, model)
+        return asked(Corrected(source, model) if corrects else source)
     if ":" in scenarios:
         found = named(scenarios)(model)
         if not isinstance(found, ScenarioSource):
             raise CouldaError(f"'{scenarios}' makes a {type(found).__name__}, not a ScenarioSource")
         return asked(found)
-    known = SOURCES | {"prior": Prior, "nuts": Nuts}
+    known = SOURCES | ON_REQUEST
     if scenarios not in known:
-        raise CouldaError(f"scenarios is {scenarios!r}; choose from {['auto', *known]} or give a source.")
+        raise CouldaError(
+            f"scenarios is {scenarios!r}; choose from {['auto', *known]}, or give a source, or the folder of one that "
+            "was trained."
+        )
     return Choice(known[scenarios](model), f"{scenarios}, as asked")
+
+
+def found_anywhere(scenarios: str) -> str:
+    """The same name of a source such that it is found from any folder."""
+    prefix = CORRECTED if scenarios.startswith(CORRECTED) else ""
+    folder = Path(scenarios.removeprefix(prefix))
+    if prefix or folder.is_dir():
+        return f"{prefix}{folder.resolve()}"
+    return anywhere(scenarios) if ":" in scenarios else scenarios
 
 
 def _why(name: str, refusals: list[str]) -> str:
@@ -85,7 +122,10 @@ def _why(name: str, refusals: list[str]) -> str:
 
 def _nothing(model: POMDP, refusals: list[str], last: str) -> str:
     told = "; ".join(refusal.rstrip(".") for refusal in [*refusals, *([last] if last else [])])
-    return f"no source infers the scenarios of {type(model).__name__}: {told}."
+    return (
+        f"no source infers the scenarios of {type(model).__name__}: {told}. Or train one, which needs no density: "
+        "`coulda train-hindsight --model … --out DIR`, then `--scenarios DIR`; in Python, Amortized.train(key, model)."
+    )
 
 
 def _tried(source: Sampler) -> str | None:

@@ -18,13 +18,16 @@ Position = list[Any]
 """Of one draw: standard normal numbers for each continuous part, and the value itself for any other."""
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
+    """One distribution of those that a noise is made of."""
+
     distribution: NoiseDistribution
     times: tuple[int, ...]
     """How many independent draws of it there are."""
 
     @property
     def continuous(self) -> bool:
+        """Whether it has normal coordinates."""
         return has(self.distribution, "from_normal")
 
 
@@ -33,17 +36,19 @@ class Coordinates(eqx.Module):
 
     distribution: NoiseDistribution
 
-    def _parts(self) -> list[_Part]:
+    @property
+    def parts(self) -> list[Part]:
+        """What it is made of, in tree order."""
         return list(_flat(self.distribution, ()))
 
     @property
     def continuous(self) -> bool:
         """Whether every part has normal coordinates, or no chance at all."""
-        return all(part.continuous or isinstance(part.distribution, Point) for part in self._parts())
+        return all(part.continuous or isinstance(part.distribution, Point) for part in self.parts)
 
     def sample(self, key: Array) -> Position:
         """A draw of the prior. Consumes `key`."""
-        parts = self._parts()
+        parts = self.parts
         return [_sample(part, one) for part, one in zip(parts, jax.random.split(key, max(len(parts), 1)), strict=False)]
 
     def times(self, count: int) -> "Coordinates":
@@ -52,17 +57,17 @@ class Coordinates(eqx.Module):
 
     def noise(self, position: Position) -> Any:
         """The noise at a position."""
-        values = iter([_value(part, x) for part, x in zip(self._parts(), position, strict=True)])
+        values = iter([_value(part, x) for part, x in zip(self.parts, position, strict=True)])
         return _shaped(self.distribution, values)
 
     def normals(self, position: Position) -> list[Array]:
         """The standard normal coordinates, of the continuous parts alone."""
-        return [x for part, x in zip(self._parts(), position, strict=True) if part.continuous]
+        return [x for part, x in zip(self.parts, position, strict=True) if part.continuous]
 
     def with_normals(self, position: Position, normals: list[Array]) -> Position:
         """The position with other normal coordinates."""
         given = iter(normals)
-        return [next(given) if part.continuous else x for part, x in zip(self._parts(), position, strict=True)]
+        return [next(given) if part.continuous else x for part, x in zip(self.parts, position, strict=True)]
 
     def moved(self, position: Position, fresh: Position, scale: Array, chosen: Array, dice: Array) -> Position:
         """A proposal that leaves the prior invariant.
@@ -76,12 +81,12 @@ class Coordinates(eqx.Module):
         """
         keep = jnp.sqrt(1 - scale**2)
 
-        def one(part: _Part, old: Any, new: Any) -> Any:
+        def one(part: Part, old: Any, new: Any) -> Any:
             if part.continuous:
                 return jnp.where(_over(chosen, old), keep * old + scale * new, old)
             return jax.tree.map(lambda a, b: jnp.where(_over(chosen & (dice < scale), a), b, a), old, new)
 
-        return [one(*three) for three in zip(self._parts(), position, fresh, strict=True)]
+        return [one(*three) for three in zip(self.parts, position, fresh, strict=True)]
 
 
 def _flat(distribution: NoiseDistribution, times: tuple[int, ...]) -> Any:
@@ -91,7 +96,7 @@ def _flat(distribution: NoiseDistribution, times: tuple[int, ...]) -> Any:
     elif isinstance(distribution, Iid):
         yield from _flat(distribution.distribution, (*times, distribution.times))
     else:
-        yield _Part(distribution, times)
+        yield Part(distribution, times)
 
 
 def _shaped(distribution: NoiseDistribution, values: Any) -> Any:
@@ -103,7 +108,7 @@ def _shaped(distribution: NoiseDistribution, values: Any) -> Any:
     return next(values)
 
 
-def _sample(part: _Part, key: Array) -> Any:
+def _sample(part: Part, key: Array) -> Any:
     if part.continuous:
         shape = jax.eval_shape(part.distribution.sample, key).shape
         return drawn(jax.random.normal, key, (*part.times, *shape))
@@ -113,7 +118,7 @@ def _sample(part: _Part, key: Array) -> Any:
     return draw(key)
 
 
-def _value(part: _Part, position: Any) -> Any:
+def _value(part: Part, position: Any) -> Any:
     if not part.continuous:
         return position
     carry = part.distribution.from_normal

@@ -16,7 +16,7 @@ from jax import Array
 from coulda.abduction import flat_in
 from coulda.errors import CouldaError
 from coulda.hindsight.source import history_length
-from coulda.pomdp import POMDP, Actor, Episode, Planner
+from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Planner
 from coulda.pomdp.observing import no_density, state_shapes, weight_of
 
 TOLERANCE = 1e-4
@@ -152,9 +152,7 @@ class Evidence(eqx.Module):
 
     def next_state(self, state: Any, action: Any, u: Any) -> Any:
         """S_{i+1}; terminal states are absorbing, as in `rollout`."""
-        over = self.model.terminal(state)
-        moved = self.model.transition(state, action, u)
-        return jax.tree.map(lambda new, old: jnp.where(over, old, new), moved, state)
+        return next_state(self.model, state, action, u)
 
     def of_path(self, initial: Any, transition: Any, seen: Seen, cut_short: Array) -> Agreement:
         """What the whole history says of the noise of one path: U_s1, and U_s `[T, ...]`."""
@@ -178,8 +176,29 @@ class Evidence(eqx.Module):
         )
 
 
+def next_state(model: POMDP, state: Any, action: Any, u: Any) -> Any:
+    """S_{i+1}; terminal states are absorbing, as in `rollout`."""
+    over, moved = model.terminal(state), model.transition(state, action, u)
+    return jax.tree.map(lambda new, old: jnp.where(over, old, new), moved, state)
+
+
+def states_under(model: POMDP, initial: Any, transition: Any, actions: Any) -> Any:
+    """The states `[T + 1, ...]` that noise U_s1 and U_s `[T, ...]` makes under given actions `[T, ...]`."""
+
+    def step(state: Any, inputs: Any) -> tuple[Any, Any]:
+        return next_state(model, state, *inputs), state
+
+    last, states = jax.lax.scan(step, model.initial(initial), (actions, transition))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), states, last)
+
+
 def separate_rewards(model: POMDP) -> bool:
-    """Whether rewards take separate values: they do not vary with the states little by little, as their slope tells."""
+    """Whether rewards take separate values: they do not vary with the states little by little, as their slope tells.
+
+    Of a program that can only be run there is no slope: its rewards are held to be as precise as what is seen of it.
+    """
+    if isinstance(model, BlackBoxPOMDP):
+        return model.observation_scale is None
     state = state_shapes(model)
     action = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.action_space.sample()))
     given = lambda pair: model.reward(pair[0], jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), action), pair[1])

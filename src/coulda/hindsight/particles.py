@@ -17,7 +17,7 @@ from jax.scipy.special import logsumexp
 
 from coulda.errors import CouldaError
 from coulda.hindsight.coordinates import Coordinates, Position
-from coulda.hindsight.likelihood import Agreement, Evidence, Seen, seen_in
+from coulda.hindsight.likelihood import Agreement, Evidence, Seen, seen_in, states_under
 from coulda.hindsight.moves import ISLANDS, Moves, Path
 from coulda.hindsight.source import (
     ALL_STEPS,
@@ -135,13 +135,7 @@ class Sampler(ScenarioSource):
 
     def _states(self, initial: Any, transition: Any, episode: Episode) -> Any:
         """`[T + 1, ...]`, under the logged actions."""
-
-        def step(state: Any, inputs: Any) -> tuple[Any, Any]:
-            action, u = inputs
-            return self.evidence.next_state(state, action, u), state
-
-        last, states = jax.lax.scan(step, self.model.initial(initial), (episode.action, transition))
-        return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), states, last)
+        return states_under(self.model, initial, transition, episode.action)
 
 
 class Particles(Sampler):
@@ -302,13 +296,16 @@ def filter_paths(evidence: Evidence, seen: Seen, first: Position, moves: Positio
     return Filtered(first, moves, parents, log_weights[-1], log_evidence, distinct, cut_short, reason, failed)
 
 
-def systematic(offset: Array, weights: Array) -> Array:
-    """Which of `[N]` particles of these weights go on, in which slot: int32 `[N]`. The offset is uniform in [0, 1)."""
-    size = weights.shape[0]
+def systematic(offset: Array, weights: Array, count: int | None = None) -> Array:
+    """Which of `[N]` particles of these weights go on, in which slot: int32 `[N]`, or `[count]` of them.
+
+    The offset is uniform in [0, 1).
+    """
+    size = weights.shape[0] if count is None else count
     upper = jnp.cumsum(weights)
     marks = (jnp.arange(size, dtype=weights.dtype) + offset) / size
     found = jnp.searchsorted(upper / upper[-1], marks, side="right")
-    return jnp.minimum(found, size - 1).astype(jnp.int32)
+    return jnp.minimum(found, weights.shape[0] - 1).astype(jnp.int32)
 
 
 def _inference(islands: Filtered) -> Inference:

@@ -26,8 +26,9 @@ ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""
 
 
-FINE, IMPOSSIBLE, NOT_A_NUMBER = 0, 1, 2
-"""Why an inference failed: not at all; nothing that was tried can have made what was seen; a density is NaN or +inf."""
+FINE, IMPOSSIBLE, NOT_A_NUMBER, FAR = 0, 1, 2, 3
+"""Why an inference failed: not at all; nothing that was tried can have made what was seen; a density is NaN or +inf;
+what was seen lies far from all that a network learned from, or is missing."""
 
 
 class Inference(eqx.Module):

@@ -3,5 +3,6 @@
 from coulda.networks.conv_lstm import ConvLSTM
 from coulda.networks.convolution import convolve
 from coulda.networks.layers import Convolution, Dense
+from coulda.networks.recurrent import GRU
 
-__all__ = ["ConvLSTM", "Convolution", "Dense", "convolve"]
+__all__ = ["GRU", "ConvLSTM", "Convolution", "Dense", "convolve"]

@@ -5,7 +5,7 @@ from coulda.policies.basic import AnyAction, Mixture, NoisyPolicy, TabularPolicy
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, paper_policy, save_policy
 from coulda.policies.export import export_policy, numpy_policy
 from coulda.policies.foreign import as_policy, find_policy
-from coulda.policies.host import Host, HostPolicy, HostPolicyError, answering_hosts
+from coulda.policies.host import Host, HostPolicy, HostPolicyError
 from coulda.policies.logged import LoggedPolicy
 from coulda.policies.onnx_files import onnx_policy, write_onnx
 from coulda.policies.trainable import (
@@ -31,7 +31,6 @@ __all__ = [
     "RecurrentPolicy",
     "TabularPolicy",
     "UniformPolicy",
-    "answering_hosts",
     "as_policy",
     "export_policy",
     "find_policy",

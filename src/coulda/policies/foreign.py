@@ -17,6 +17,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -26,6 +28,7 @@ import numpy as np
 from coulda.errors import CouldaError
 from coulda.naming import named
 from coulda.policies.host import Ask, Host, HostPolicy
+from coulda.policies.logged import COLUMN
 from coulda.policies.onnx_files import onnx_policy
 from coulda.pomdp import Policy
 
@@ -57,7 +60,8 @@ def as_policy(found: Any, action_space: gymnasium.Space, name: str | None = None
             "or `policy.get_distribution`."
         )
     state, remember = getattr(found, "initial_state", None), getattr(found, "remember", None)
-    ask: Any = _stateless(_module(found) or found) if state is None else found
+    ask: Any = _module(found) or found
+    ask = _stateless(ask) if state is None else ask
     return HostPolicy(Host(name, ask, action_space, () if state is None else state, remember))
 
 
@@ -66,17 +70,22 @@ def find_policy(name: str, action_space: gymnasium.Space) -> Policy:
 
     The object may be a policy, somebody else's, or a function without arguments that makes either.
     """
+    if name.startswith(COLUMN):
+        raise CouldaError(
+            f"'{name}' is known along a log alone, which only `coulda evaluate` needs; give the policy itself"
+        )
     if name.endswith(".onnx"):
         return onnx_policy(name, action_space)
     found = named(name)
     if not isinstance(found, Policy) and (isinstance(found, type) or _takes_nothing(found)):
         found = found()
-    return as_policy(found, action_space, f"'{name}'")
+    # Without folders: workers find it by another path, and shall call it the same.
+    return as_policy(found, action_space, f"'{Path(name).name}'")
 
 
 def _takes_nothing(found: Any) -> bool:
     """Whether it is a function that makes a policy, and not one that is asked."""
-    if not inspect.isroutine(found):
+    if not inspect.isroutine(found) and not isinstance(found, partial):
         return False
     needed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(found).parameters.values()
@@ -134,7 +143,7 @@ def _stable_baselines(name: str, policy: Any, space: gymnasium.Space) -> Ask:
     return _stateless(ask)
 
 
-def _module(found: Any) -> Callable[[Any], Any] | None:
+def _module(found: Any) -> Callable[..., Any] | None:
     """The forward pass of a PyTorch module; None for anything else."""
     torch: Any = sys.modules.get("torch")  # whoever has a module has imported it
     if torch is None or not isinstance(found, torch.nn.Module):
@@ -142,9 +151,9 @@ def _module(found: Any) -> Callable[[Any], Any] | None:
     found.eval()
     first = next(found.parameters(), torch.zeros(1))
 
-    def ask(observations: Any) -> Any:
+    def ask(*inputs: Any) -> Any:
         with torch.no_grad():
-            return found(jax.tree.map(lambda x: _tensor(torch, x, first), observations))
+            return found(*jax.tree.map(lambda x: _tensor(torch, x, first), inputs))
 
     return ask
 

@@ -2,18 +2,15 @@
 
 `HostPolicy` is a policy like any other: in `rollout` and in everything that is built on it all episodes of a batch take
 a step together, and its answers come from one call to the host. Over a log, one without memory is not even asked step
-by step: `HostPolicy.log_probs` takes all observations of many episodes.
+by step: `HostPolicy.probabilities` takes all observations of many episodes.
 
 The host never calls JAX: inside a callback that may wait for itself.
 """
 
-import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -24,10 +21,11 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.host_calls import host_call
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import Policy
 
-MOST_ROWS = 2**14
+MOST_ROWS = 2**12
 """Observations in one call. More are no faster, and a network's activations for all steps of a log fill the memory."""
 TOLERANCE = 1e-3
 """How far from 1 probabilities may sum, which are normalized then: half precision is not exact."""
@@ -70,7 +68,7 @@ class Host:
         return f"Host({self.name})"
 
     def answers(self, observations: Any, states: Any = ()) -> tuple[tuple[np.ndarray, ...], Any]:
-        """Log-probabilities `[n, A]`, or mean and scale `[n, ...]`; and the states after these observations."""
+        """Probabilities `[n, A]`, or mean and scale `[n, ...]`; and the states after these observations."""
         count = _rows(observations)
         parts = [self._called(_slice((observations, states), i)) for i in range(0, max(count, 1), MOST_ROWS)]
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
@@ -101,7 +99,7 @@ class Host:
 
     def _checked(self, answer: Any, observations: Any) -> tuple[np.ndarray, ...]:
         if self.discrete:
-            return (self._log_probs(answer, observations),)
+            return (self._probabilities(answer, observations),)
         if not isinstance(answer, tuple | list) or len(answer) != 2:
             raise HostPolicyError(
                 f"{self.name} returned {_kind(answer)}; for actions of shape {list(self.shape)} return (mean, scale)."
@@ -122,26 +120,27 @@ class Host:
             )
         return mean, scale
 
-    def _log_probs(self, answer: Any, observations: Any) -> np.ndarray:
+    def _probabilities(self, answer: Any, observations: Any) -> np.ndarray:
         wanted = (_rows(observations), *self.shape)
         if isinstance(answer, tuple | list) and len(answer) != wanted[0]:
             raise HostPolicyError(f"{self.name} returned {_kind(answer)}; return probabilities {list(wanted)}.")
-        found = np.asarray(numbers(answer), np.float64)
+        found = np.asarray(numbers(answer), np.float32)
         if found.shape != wanted:
             raise HostPolicyError(
                 f"{self.name} returned probabilities {list(found.shape)} for {wanted[0]} observations and "
                 f"{wanted[1]} actions; return {list(wanted)}, a row per observation and a column per action."
             )
-        total = found.sum(1)
-        bad = ~(np.abs(total - 1) <= TOLERANCE) | (found < 0).any(1)
+        total = np.einsum("na->n", found)
+        bad = ~(np.abs(total - 1) <= TOLERANCE)
+        if found.size and not found.min() >= 0:
+            bad |= ~(found >= 0).all(1)
         for row in np.flatnonzero(bad)[:1]:
             what = f"{_short(found[row])}, which sum to {total[row]:.6g}"
             fix = "Probabilities are ≥ 0 and sum to 1"
             fix += "." if np.isnan(total[row]) else ": where these are logits, end with a softmax."
             where = f"after the observation {_row(observations, row)}"
             raise HostPolicyError(f"{self.name} returned {what}, {where}. {fix}")
-        with np.errstate(divide="ignore"):
-            return np.log(found / total[:, None]).astype(np.float32)
+        return found / total[:, None]
 
     def _checked_states(self, states: Any, count: int) -> Any:
         """In the structure and the types of the first, a row per observation."""
@@ -172,23 +171,23 @@ class HostPolicy(Policy):
         """The host's answer."""
         answer = jax.ShapeDtypeStruct(self.host.shape, jnp.float32)
         shapes = (answer,) if self.host.discrete else (answer, answer)
-        found, carry = _on_host(self.host.answers, (shapes, _shapes(carry)), observation, carry)
-        return carry, Categorical(logits=found[0]) if self.host.discrete else Normal(*found)
+        found, carry = host_call(self.host.answers, (shapes, _shapes(carry)), observation, carry)
+        return carry, Categorical(logits=jnp.log(found[0])) if self.host.discrete else Normal(*found)
 
     def remember(self, carry: Any, action: Any, reward: Array) -> Any:
         """The host's, where it remembers."""
         if self.host.remember is None:
             return carry
-        return _on_host(self.host.remembered, _shapes(carry), carry, action, reward)
+        return host_call(self.host.remembered, _shapes(carry), carry, action, reward)
 
-    def log_probs(self, observations: Any) -> np.ndarray:
-        """Log π(a | o) of every discrete action, `[n, A]`, without JAX; for those without memory."""
+    def probabilities(self, observations: Any) -> np.ndarray:
+        """π(a | o) of every discrete action, `[n, A]`, without JAX; for those without memory."""
         return self.host.answers(observations)[0][0]
 
     def log_densities(self, observations: Any, actions: np.ndarray) -> np.ndarray:
         """Log π(a | o) of actions `[n, ...]`, `[n]`, without JAX; for those without memory."""
         if self.host.discrete:
-            return taken_log_probs(self.log_probs(observations), actions)
+            return taken_log_probs(self.probabilities(observations), actions)
         mean, scale = self.host.answers(observations)[0]
         found = -(((actions - mean) / scale) ** 2) / 2 - np.log(scale) - math.log(2 * math.pi) / 2
         return found.reshape(len(found), -1).sum(1)
@@ -204,58 +203,12 @@ class HostPolicy(Policy):
         return super().check_spaces(observation_space, action_space)
 
 
-def taken_log_probs(log_probs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """Of numbered actions `[n]` out of `[n, A]`; -inf of what is none of them."""
-    inside = (actions >= 0) & (actions < log_probs.shape[1])
-    found = np.take_along_axis(log_probs, np.where(inside, actions, 0)[:, None], 1)[:, 0]
-    return np.where(inside, found, np.float32(-np.inf))
-
-
-def _on_host(function: Callable[..., Any], shapes: Any, *inputs: Any) -> Any:
-    """`function` of rows, called once for all of a batch, however many axes it has."""
-    ranks = jax.tree.map(jnp.ndim, inputs)
-    call = partial(_in_rows, function, ranks)
-    return jax.pure_callback(call, shapes, *inputs, vmap_method="broadcast_all")
-
-
-def _in_rows(function: Callable[..., Any], ranks: Any, *inputs: Any) -> Any:
-    global _failure
-    inputs = jax.tree.map(np.asarray, inputs)
-    first, rank = jax.tree.leaves(inputs)[0], jax.tree.leaves(ranks)[0]
-    lead = first.shape[: first.ndim - rank]
-    count = math.prod(lead)
-    rows = jax.tree.map(lambda x, rank: x.reshape(count, *x.shape[x.ndim - rank :]), inputs, ranks)
-    try:
-        found = function(*rows)
-    except HostPolicyError as error:
-        _failure = error
-        raise
-    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), found)
-
-
-_failure: HostPolicyError | None = None
-"""What a host raised last, inside of JAX, which only passes its text on."""
-
-
-@contextmanager
-def answering_hosts() -> Iterator[None]:
-    """Where policies are run: what one of them raised inside of JAX is raised here, as it was."""
-    global _failure
-    _failure = None
-    try:
-        yield
-    except jax.errors.JaxRuntimeError:
-        if _failure is None:
-            raise
-        raise _failure from _failure.__cause__
-
-
-def _not_told_already(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or not isinstance(record.exc_info[1], HostPolicyError)
-
-
-# JAX logs each exception of a callback; these are told once, by whoever called.
-logging.getLogger("jax._src.callback").addFilter(_not_told_already)
+def taken_log_probs(probabilities: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """Of numbered actions `[n]`, out of the probabilities of all `[n, A]`; -inf of what is none of them."""
+    inside = (actions >= 0) & (actions < probabilities.shape[1])
+    found = probabilities[np.arange(len(actions)), np.where(inside, actions, 0)]
+    with np.errstate(divide="ignore"):
+        return np.log(np.where(inside, found, np.float32(0)))
 
 
 def numbers(value: Any) -> Any:

@@ -8,6 +8,9 @@ import numpy as np
 from coulda.errors import CouldaError
 from coulda.pomdp import Policy
 
+COLUMN = "column:"
+"""On the command line, before the name of a table's column in the place of a policy's."""
+
 
 class LoggedPolicy(Policy):
     """π(a_t | h_t) at the steps of one log, and nowhere else.

@@ -9,6 +9,7 @@ Model files to imitate, in the order in which they import each other: `scenario`
 from coulda.pomdp.actions import ActionMechanism, GumbelMaxChoice, InverseCDFChoice, LocationScaleAction, choice
 from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
+from coulda.pomdp.black_box import BlackBoxPOMDP
 from coulda.pomdp.episode import Episode, Trajectory
 from coulda.pomdp.finite import FinitePOMDP, TransitionChoices
 from coulda.pomdp.linear_gaussian import LinearGaussianPOMDP
@@ -23,6 +24,7 @@ __all__ = [
     "ActionMechanism",
     "Actor",
     "AdditiveNoisePOMDP",
+    "BlackBoxPOMDP",
     "Episode",
     "FinitePOMDP",
     "GumbelMaxChoice",

@@ -2,13 +2,15 @@
 
 `worlds` has small worlds and finds a user's own, `sokoban` the worlds of PO-Sokoban and their pools of levels. `impala`
 trains a policy without a model and `search` on counterfactual trajectories; `imitation` trains PO-Sokoban's policy from
-the exact solver and `scenario_model` its model p(U | h_t). `held_out` measures on levels that nothing was trained on,
-and `running` says where a run is kept. A recipe is a frozen dataclass, and presets are values of it.
+the exact solver and `scenario_model` its model p(U | h_t), and `hindsight` trains that of any simulator. `held_out`
+measures on levels that nothing was trained on, and `running` says where a run is kept. A recipe is a frozen dataclass,
+and presets are values of it.
 """
 
 from coulda.recipes.calibration import CalibrationRecipe
 from coulda.recipes.evaluation import EvaluationRecipe
 from coulda.recipes.held_out import HeldOut
+from coulda.recipes.hindsight import HindsightRecipe
 from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
 from coulda.recipes.impala import IMPALA_RECIPES, ImpalaRecipe, impala_recipe, learn
 from coulda.recipes.running import Running
@@ -50,6 +52,7 @@ __all__ = [
     "CalibrationRecipe",
     "EvaluationRecipe",
     "HeldOut",
+    "HindsightRecipe",
     "ImpalaRecipe",
     "PolicyNetwork",
     "PolicyRecipe",

@@ -5,9 +5,9 @@ from functools import cached_property
 
 from jax import Array
 
+from coulda.environments.gym import load_model
 from coulda.hindsight import Calibration, Choice, calibrate
 from coulda.hindsight.choosing import chosen
-from coulda.naming import load
 from coulda.policies import AnyAction, find_policy
 from coulda.pomdp import POMDP
 from coulda.progress import Advance
@@ -25,8 +25,8 @@ class CalibrationRecipe:
     policies: tuple[str, ...] = ()
     """Whose counterfactual returns are ranked, called by the last part of these names; any action by default."""
     scenarios: str = "auto"
-    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, nuts, prior), or a function of the
-    model that returns a source."""
+    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), the folder
+    of a trained source, `corrected:` and that folder, or a function of the model that returns a source."""
     steps: tuple[int, ...] = ()
     """The values of t of p(U | h_t); all of the episode by default."""
     episodes: int = 500
@@ -39,7 +39,7 @@ class CalibrationRecipe:
     @cached_property
     def world(self) -> POMDP:
         """The model, loaded."""
-        return load(self.model, POMDP)
+        return load_model(self.model)
 
     @cached_property
     def choice(self) -> Choice:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax import Array
 
+from coulda.environments.gym import load_model
 from coulda.episodes import Columns, policy_in_table, read_any
 from coulda.episodes.formats import tables_of
 from coulda.errors import CouldaError
@@ -15,13 +16,12 @@ from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precisi
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
-from coulda.naming import anywhere, load
+from coulda.hindsight.choosing import found_anywhere
+from coulda.naming import anywhere
 from coulda.policies import find_policy
-from coulda.pomdp import POMDP, Policy
+from coulda.policies.logged import COLUMN
+from coulda.pomdp import Policy
 from coulda.progress import Advance
-
-COLUMN = "column:"
-"""Before the name of a column, in the place of a policy's."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class EvaluationRecipe:
     model: str | None = None
     """The model, for MB-PE and CF-PE; without it the table is model-free."""
     scenarios: str = "auto"
-    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, nuts, prior), or a function of the
-    model that returns a source."""
+    """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), the folder
+    of a trained source, `corrected:` and that folder, or a function of the model that returns a source."""
     rival: str | None = None
     """Another model of the same world, to ask which of the two explains the log better."""
     steps: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class EvaluationRecipe:
         """The method that rests on the model, where there is one."""
         if self.model is None:
             return None
-        return OnScenarios(load(self.model, POMDP), self.scenarios, (0, *self.steps) if self.steps else None)
+        return OnScenarios(load_model(self.model), self.scenarios, (0, *self.steps) if self.steps else None)
 
     @property
     def methods(self) -> list[Method]:
@@ -84,7 +84,7 @@ class EvaluationRecipe:
         if self.on_scenarios is not None:
             found.append(self.on_scenarios)
         if self.environment is not None:
-            found.append(OnPolicy(load(self.environment, POMDP)))
+            found.append(OnPolicy(load_model(self.environment)))
         return found
 
     @property
@@ -96,7 +96,7 @@ class EvaluationRecipe:
             "log": str(Path(self.log).resolve()),
             "policies": [anywhere(name) for name in self.policies],
             "model": anywhere(self.model),
-            "scenarios": anywhere(self.scenarios) if ":" in self.scenarios else self.scenarios,
+            "scenarios": found_anywhere(self.scenarios),
         }
         return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})
 

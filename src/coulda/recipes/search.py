@@ -23,7 +23,7 @@ from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.recipes.running import Running
-from coulda.recipes.worlds import Scenarios, World, find_world, own_world
+from coulda.recipes.worlds import World, find_world, own_world
 from coulda.search import Logged, PolicySearch, ReturnWeightedRegression
 from coulda.search.policy_search import collection_work
 from coulda.trainer import Trained
@@ -44,9 +44,10 @@ class SearchRecipe:
     log: str | None = None
     """Or a log, in any format, from which each update's episodes are drawn instead; then the true return is not known,
     and what the model says of the log's scenarios is told."""
-    scenarios: Scenarios = "hindsight"
+    scenarios: str = "hindsight"
     """Where scenarios come from: prior is MB-PS, first-observation is GPS-like, hindsight is CF-GPS; so is the name of
-    a source, to overrule the one that is chosen."""
+    a source (exact, observed, particles, tempered, nuts) or the folder of a trained one (`coulda train-hindsight`), to
+    overrule the one that is chosen."""
     updates: int = 200
     """Policy updates in all, those before a resume included."""
     episodes: int = 16

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextual_bandit, tiger
+from coulda.environments.gym import load_model
 from coulda.episodes import read_any
 from coulda.errors import CouldaError
 from coulda.evaluation.method import check_policy_fits
@@ -58,10 +59,10 @@ class World:
         """The source of hindsight, and why it is that one."""
         return chosen(self.model, self.hindsight)
 
-    def source(self, scenarios: Scenarios) -> ScenarioSource:
+    def source(self, scenarios: str) -> ScenarioSource:
         """Where the scenarios come from: "prior" (MB-PS), "first-observation" (GPS-like) or "hindsight" (CF-GPS).
 
-        A source's own name ("particles", …) is CF-GPS with that one.
+        A source's own name ("particles", …), or what else `chosen` knows, is CF-GPS with that one.
         """
         if scenarios == "prior":
             return Prior(self.model)
@@ -69,8 +70,9 @@ class World:
             return self.choice.source.given(1)
         if scenarios == "hindsight":
             return self.choice.source
-        if scenarios not in get_args(Scenarios):
-            raise CouldaError(f"scenarios is {scenarios!r}; name one of {', '.join(map(repr, get_args(Scenarios)))}.")
+        if scenarios not in get_args(Scenarios) and ":" not in scenarios and not Path(scenarios).is_dir():
+            names = ", ".join(map(repr, get_args(Scenarios)))
+            raise CouldaError(f"scenarios is {scenarios!r}; name one of {names}, or the folder of a trained source.")
         return chosen(self.model, scenarios).source
 
 
@@ -163,7 +165,7 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     """
     if environment is not None and log is not None:
         raise CouldaError(f"episodes come from environment '{environment}' or from log '{log}'; name one of them.")
-    believed = load(model, POMDP)
+    believed = load_model(model)
     first = find_policy(policy, believed.action_space)
     if isinstance(first, HostPolicy):
         raise CouldaError(
@@ -173,7 +175,7 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     check_policy_fits(first, believed)
     if log is not None:
         return World(Logged.of(read_any(Path(log)), believed), believed, lambda _: first)
-    real = believed if environment is None else load(environment, POMDP)
+    real = believed if environment is None else load_model(environment)
     check_policy_fits(first, real)
     return World(real, believed, lambda _: first)
 

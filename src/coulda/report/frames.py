@@ -19,7 +19,7 @@ from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.environments.sepsis.kernel import NUM_OBSERVED, treatments_by, treatments_of, vitals_of
 from coulda.environments.sokoban import Sokoban, tiles
 from coulda.episodes import Schema
-from coulda.pomdp import POMDP, FinitePOMDP, LinearGaussianPOMDP
+from coulda.pomdp import POMDP, BlackBoxPOMDP, FinitePOMDP, LinearGaussianPOMDP
 from coulda.report.contents import Channel, GridScene, SeriesScene
 from coulda.report.sprites import SOKOBAN_TILES
 
@@ -73,6 +73,8 @@ def _view_of(model: POMDP) -> View:
         return linear_gaussian_view(model)
     if isinstance(model, FinitePOMDP):
         return finite_view(model)
+    if isinstance(model, BlackBoxPOMDP):
+        return black_box_view(model)
     return numbers_view(model)
 
 
@@ -139,6 +141,14 @@ def finite_view(model: FinitePOMDP) -> View:
     return View(scene, state, lambda _: jnp.full(1, jnp.nan), _numbers)
 
 
+def black_box_view(model: BlackBoxPOMDP) -> View:
+    """What is seen of it, which is all that is known of its state."""
+    seen = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.observation_space.sample()))
+    scene = SeriesScene(tuple(Channel(name) for name in _names(seen, "observation")[:MOST_CHANNELS]))
+    first = lambda tree: _flat(tree)[:MOST_CHANNELS]
+    return View(scene, lambda state: first(state.observation), first, _numbers)
+
+
 def numbers_view(model: POMDP) -> View:
     """The first numbers of the state, each a channel; those of the observation too, if it is made like the state."""
     state = jax.eval_shape(lambda: model.initial(model.initial_noise.sample(jax.random.key(0))))
@@ -151,11 +161,11 @@ def numbers_view(model: POMDP) -> View:
     return View(scene, first, first if same else unseen, _numbers)
 
 
-def _names(tree: Any) -> list[str]:
+def _names(tree: Any, whole: str = "state") -> list[str]:
     """One for each number of a tree."""
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path).lstrip(".") or "state"
+        name = jax.tree_util.keystr(path).lstrip(".") or whole
         found += [name] if not leaf.shape else [f"{name} {i}" for i in range(int(np.prod(leaf.shape)))]
     return found
 

@@ -130,7 +130,7 @@ class HindsightStudy:
         key_log, key_truth, key_evaluate = jax.random.split(jax.random.key(self.seed), 3)
         model = case.make(**case.right)
         log = collect(key_log, model, case.behavior, self.logs * self.episodes)
-        truth, error = _value(model, case.target, key_truth, self.truth)
+        truth, error = true_value(model, case.target, key_truth, self.truth)
         source, why = choose(model)
         right = self._evaluate(key_evaluate, log, model, case.target, source, self.logs)
         found: dict[str, Any] = {
@@ -203,7 +203,7 @@ def _wrong(case: Case, number: str, key: Array, truth: float) -> tuple[float, fl
 
     def moved(factor: float) -> float:
         model = case.make(**case.right | {number: factor * case.right[number]})
-        return (_value(model, case.target, key, 20_000)[0] - truth) / abs(truth)
+        return (true_value(model, case.target, key, 20_000)[0] - truth) / abs(truth)
 
     best = max(FARTHEST.get(number, (6.0, 1 / 6)), key=lambda factor: abs(moved(factor)))
     low, high = 0.0, float(np.log(best))
@@ -215,7 +215,7 @@ def _wrong(case: Case, number: str, key: Array, truth: float) -> tuple[float, fl
     return float(np.exp(high)), moved(float(np.exp(high)))
 
 
-def _value(model: POMDP, policy: Policy, key: Array, episodes: int) -> tuple[float, float]:
+def true_value(model: POMDP, policy: Policy, key: Array, episodes: int) -> tuple[float, float]:
     """The policy's mean return in a model, and its standard error."""
     returns = np.asarray(_returns(model, policy, jax.random.split(key, episodes)), float)
     return float(returns.mean()), float(returns.std() / episodes**0.5)

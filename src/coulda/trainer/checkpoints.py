@@ -90,14 +90,20 @@ def prune(folder: Path, keep_last: int, best: str | None, maximize: bool) -> Non
     steps = checkpoint_steps(folder)
     keep: set[int | None] = set(steps[-keep_last:])
     if best is not None:
-        keep.add(_best_step(folder, best, maximize))
+        found = best_checkpoint(folder, best, maximize)
+        keep.add(None if found is None else found[1])
     for step in steps:
         if step not in keep:
             _remove(folder, step)
 
 
-def _best_step(folder: Path, metric: str, maximize: bool) -> int | None:
-    """The step whose checkpoint has the least `metric`, or the greatest; the earlier of equals."""
+def best_checkpoint(folder: Path, metric: str | None, maximize: bool) -> tuple[float, int] | None:
+    """Score and step of the checkpoint with the least `metric`, or the greatest, which scores by its negative.
+
+    The earlier of equals; None where there is none, or no metric.
+    """
+    if metric is None:
+        return None
     scores = {}
     for step in checkpoint_steps(folder):
         try:
@@ -106,7 +112,7 @@ def _best_step(folder: Path, metric: str, maximize: bool) -> int | None:
             continue
         if metric in metrics:
             scores[step] = -metrics[metric] if maximize else metrics[metric]
-    return min(scores, key=lambda step: (scores[step], step), default=None)
+    return min(((score, step) for step, score in scores.items()), default=None)
 
 
 def remove_after(folder: Path, step: int) -> None:

@@ -17,6 +17,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.storage import exclusive
 from coulda.trainer.checkpoints import (
+    best_checkpoint,
     checkpoint_path,
     checkpoint_steps,
     load_checkpoint,
@@ -53,12 +54,16 @@ class TrainerConfig:
     """Also keep the checkpoint that is best by this metric, of `evaluate` or of the step's info."""
     maximize: bool = False
     """Whether more of the metric is better."""
+    patience: int | None = None
+    """Stop early, after so many checkpoints that are not better by `best` than one before them."""
 
     def __post_init__(self) -> None:
         """All counts are positive."""
         for name in ("steps", "log_every", "checkpoint_every", "keep_last"):
             if (value := getattr(self, name)) < 1:
                 raise CouldaError(f"{name} is {value}; it must be at least 1")
+        if self.patience is not None and (self.best is None or self.patience < 1):
+            raise CouldaError(f"patience is {self.patience}; it is at least 1, and needs `best` to wait for")
 
 
 class Stopped(KeyboardInterrupt):
@@ -71,12 +76,14 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Trained:
-    """Where training ended: after `step` steps, all of them, or fewer where a signal stopped it."""
+    """Where training ended: after `step` steps, all that there was patience for, or fewer where a signal stopped it."""
 
     state: Any
     step: int
     stopped_by: int | None = None
     """The number of the signal, Ctrl-C's or SIGTERM's."""
+    best: Any = None
+    """The state of the best checkpoint by `TrainerConfig.best`, where that was asked for."""
 
     def check_finished(self) -> None:
         """Raise `Stopped` where it did not come to its end: what it has is not what was asked for."""
@@ -133,12 +140,13 @@ def train(
                     "pass resume=True to go on with it, or name another folder"
                 )
         run = _Run(key, step, state, config, folder, settings, evaluate, start)
+        run.remember_best()
         log = stack.enter_context(open_logs(folder, start, config.steps, tensorboard, progress))
         signals = stack.enter_context(_interruptions())
-        while run.step < config.steps and not signals:
+        while not run.done and not signals:
             run.advance(log)
         run.finish(log)
-    return Trained(run.state, run.step, signals[0] if run.step < config.steps else None)
+    return Trained(run.state, run.step, None if run.done else signals[0], run.best_state)
 
 
 class _Run:
@@ -152,8 +160,26 @@ class _Run:
         self._infos: list[Any] = []
         self._since_checkpoint: list[dict[str, float]] = []
         self._saved = start
+        self.best_state: Any = None
+        self._best: tuple[float, int] = (np.inf, start)
         self._odd_at_start = int(_count_non_finite(state))
         self._clock = time.perf_counter()
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps were taken, or waiting for a better checkpoint took too long."""
+        patience = self.config.patience
+        waited = 0 if patience is None else self.step - self._best[1] - patience * self.config.checkpoint_every
+        return self.step >= self.config.steps or (patience is not None and waited >= 0)
+
+    def remember_best(self) -> None:
+        """Of the run that is resumed."""
+        found = None if self.folder is None else best_checkpoint(self.folder, self.config.best, self.config.maximize)
+        if found is not None:
+            score, step = found
+            assert self.folder is not None
+            self._best = score, step
+            self.best_state = load_checkpoint(self.folder, self.state, step).state
 
     def advance(self, log: Log) -> None:
         """One step; and a line of the log, or a checkpoint, where one is due."""
@@ -202,6 +228,8 @@ class _Run:
         best = self.config.best
         if best is not None and best not in metrics:
             raise CouldaError(f"best='{best}' is not among the metrics {sorted(metrics)}; name one of them")
+        if best is not None and (score := -metrics[best] if self.config.maximize else metrics[best]) < self._best[0]:
+            self._best, self.best_state = (score, self.step), self.state
         if self.folder is not None:
             save_checkpoint(self.folder, self.step, self.key, self.state, metrics, self.settings)
             prune(self.folder, self.config.keep_last, best, self.config.maximize)

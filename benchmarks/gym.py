@@ -1,0 +1,85 @@
+"""Taped stepping against the plain environment, and rollouts against the number of workers.
+
+Ratios are medians over rounds in which both take turns, so that whoever else works on the machine slows both.
+"""
+
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import jax
+import numpy as np
+
+from coulda.environments import GymSimulator
+from coulda.environments.taping import taped_reset, taped_step
+from coulda.policies import AnyAction
+from coulda.pomdp import rollout
+
+NAMES = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1")
+STEPS, ROUNDS = 3000, 15
+EPISODES, WORKERS = 256, (0, 1, 2)
+
+
+def main() -> dict[str, Any]:
+    return {"stepping": {name: stepping(name) for name in NAMES}, "workers": workers()}
+
+
+def stepping(name: str) -> dict[str, float]:
+    """Microseconds a step, resets included, of random actions."""
+    make = partial(gymnasium.make, name)
+    model = GymSimulator(make, horizon=200, workers=0)
+    plain, taped = make(), make()
+    sizes = [noise.shape[0] for noise in (model.initial_noise, model.transition_noise)]
+    rng = np.random.default_rng(0)
+    actions = rng.integers(plain.action_space.n, size=STEPS).tolist()
+    rows = [rng.random((STEPS, size), np.float32) for size in sizes]
+
+    def run_plain() -> None:
+        plain.reset()
+        for action in actions:
+            _, _, terminated, truncated, _ = plain.step(action)
+            if terminated or truncated:
+                plain.reset()
+
+    def run_taped() -> None:
+        taped_reset(taped, rows[0][0])
+        for i, action in enumerate(actions):
+            _, _, terminated, truncated, _ = taped_step(taped, action, rows[1][i])
+            if terminated or truncated:
+                taped_reset(taped, rows[0][i])
+
+    times = [(_seconds(run_plain), _seconds(run_taped)) for _ in range(ROUNDS)]
+    ratio = statistics.median(b / a for a, b in times)
+    first, second = (1e6 * statistics.median(column) / STEPS for column in zip(*times, strict=True))
+    return {"plain": first, "taped": second, "ratio": ratio}
+
+
+def workers() -> dict[str, float]:
+    """Seconds of a batch of Acrobot's rollouts, warm, by the number of workers; 0 is this process."""
+    found = {}
+    for count in WORKERS:
+        with GymSimulator(partial(gymnasium.make, "Acrobot-v1"), horizon=100, workers=count) as model:
+            policy = AnyAction.of(model)
+            keys = jax.random.split(jax.random.key(0), EPISODES)
+            run = eqx.filter_jit(lambda keys, m=model, p=policy: jax.vmap(lambda k: _return(m, p, k))(keys))
+            jax.block_until_ready(run(keys))
+            found[str(count)] = min(_seconds(partial(_wait, run, keys), time.perf_counter) for _ in range(5))
+    return found
+
+
+def _return(model: Any, policy: Any, key: Any) -> Any:
+    return rollout(model, policy, model.scenario_prior.sample(key)).episode_return
+
+
+def _wait(run: Any, keys: Any) -> None:
+    jax.block_until_ready(run(keys))
+
+
+def _seconds(function: Any, clock: Any = time.process_time) -> float:
+    """Of the processor, where one process works; by the clock on the wall otherwise."""
+    start = clock()
+    function()
+    return clock() - start
