@@ -16,13 +16,13 @@ from coulda.episodes import (
     LogError,
     Schema,
     checked_log,
-    declared,
     from_arrays,
     from_frame,
     open_log,
     read_any,
     read_minari,
     read_table,
+    validation,
     write_any,
     write_log,
 )
@@ -242,7 +242,7 @@ def test_files_that_promise_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyP
         archive.writestr("observations.npy", header.getvalue() + b"\0" * 64)
     with pytest.raises(LogError, match=r"its header is of 1,099,511,6.* bytes"):
         read_any(tmp_path / "terabyte.npz")
-    monkeypatch.setattr(declared, "SMALL", 2**20)
+    monkeypatch.setattr(validation, "SMALL", 2**20)
     path = tmp_path / "bomb.npz"
     archive = zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2)
     with archive, archive.open("rewards.npy", "w", force_zip64=True) as file:

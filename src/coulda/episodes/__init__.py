@@ -1,7 +1,7 @@
 """Logged episodes: one ragged in-memory form, validated at the door, and the formats it is read from.
 
 Model files to imitate, in the order in which they import each other: `spaces`, `log` (`EpisodeLog`),
-`validation` (the door), `declared` (sizes that files claim), then one file per source: `collection`, `files` (our own
+`validation` (the door), then one file per source: `collection`, `files` (our own
 format), `tables` with its `cells` and `rows`, `minari`, `arrays`, `recorder`; `behavior` fits missing probabilities;
 `formats` tells files apart.
 """
@@ -13,16 +13,10 @@ from coulda.episodes.files import StoredLog, open_log, write_log
 from coulda.episodes.formats import read_any, write_any
 from coulda.episodes.log import EpisodeLog, Schema
 from coulda.episodes.minari import read_minari, write_minari
+from coulda.episodes.policy_columns import policy_in_frame, policy_in_table
 from coulda.episodes.recorder import Recorder
 from coulda.episodes.rows import Columns
-from coulda.episodes.tables import (
-    from_frame,
-    policy_in_frame,
-    policy_in_table,
-    read_table,
-    to_frame,
-    write_table,
-)
+from coulda.episodes.tables import from_frame, read_table, to_frame, write_table
 from coulda.episodes.validation import LogError, checked_log, from_episodes
 
 __all__ = [

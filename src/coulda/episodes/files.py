@@ -13,10 +13,9 @@ import jax
 import msgspec
 import numpy as np
 
-from coulda.episodes.declared import check_npz
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, sizes_of_batches
 from coulda.episodes.spaces import Spec, check_leaves, space_tree, spec_of
-from coulda.episodes.validation import LogError, Source, checked_log
+from coulda.episodes.validation import LogError, Source, check_npz, checked_log
 from coulda.errors import CouldaError
 from coulda.storage import Artifact, Kind, read_artifact, write_artifact
 

@@ -14,10 +14,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from coulda.episodes.declared import check_hdf5, check_regular
 from coulda.episodes.log import EpisodeLog, Schema, unpadded
 from coulda.episodes.spaces import check_leaves
-from coulda.episodes.validation import LogError, Source, from_episodes, log_of_probability, taken_probability
+from coulda.episodes.validation import (
+    LogError,
+    Source,
+    check_promise,
+    check_regular,
+    from_episodes,
+    log_of_probability,
+    taken_probability,
+)
 from coulda.extras import require
 from coulda.pomdp import Episode
 
@@ -26,7 +33,7 @@ def read_minari(path: Path | str) -> EpisodeLog:
     """A log of the Minari dataset in the folder `path`, as `minari.load_dataset` finds it there."""
     data = Path(path) / "data"
     schema, total = _schema(data)
-    check_hdf5(data / "main_data.hdf5", total)
+    _check_hdf5(data / "main_data.hdf5", total)
     source = Source(data / "main_data.hdf5")
     storage = require("minari.dataset.minari_storage", extra="minari").MinariStorage.read(data)
     episodes, terminated = [], []
@@ -139,3 +146,36 @@ def _buffers(log: EpisodeLog) -> Iterator[Any]:
             truncations=list(flags[1]),
             infos={"probability": probability},
         )
+
+
+def _check_hdf5(path: Path, episodes: int) -> None:
+    """Refuse an HDF5 file that reaches out of itself, or holds another number of episodes than it is said to."""
+    h5py, source = require("h5py", extra="minari"), Source(path)
+    check_regular(path)
+    promised = 0
+    try:
+        with h5py.File(path, "r") as file:
+            found = sum(name.startswith("episode_") for name in file)
+            if found != episodes:
+                source.refuse(f"metadata.json says {episodes} episodes, the file has {found}", field="total_episodes")
+            todo, met = [file], set()
+            while todo:
+                group = todo.pop()
+                for name in group:
+                    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                        source.refuse("is a link; links are not followed", field=f"{group.name}/{name}")
+                    item = group[name]
+                    if (where := h5py.h5o.get_info(item.id).addr) in met:
+                        continue  # a group may hold itself
+                    met.add(where)
+                    if isinstance(item, h5py.Group):
+                        todo.append(item)
+                    elif isinstance(item, h5py.Dataset):
+                        if item.external or item.is_virtual:
+                            source.refuse("is stored in other files, which are not read", field=item.name)
+                        promised += item.size * item.dtype.itemsize
+    except LogError:
+        raise
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        source.refuse(f"cannot be read: {error!r}")
+    check_promise(promised, path.stat().st_size, source)

@@ -12,20 +12,19 @@ import numpy as np
 
 from coulda.episodes.arrays import repeat_last
 from coulda.episodes.cells import Cells, Understood, as_action, as_flags, as_numbers, as_observation
-from coulda.episodes.declared import check_promise, check_regular
 from coulda.episodes.log import EpisodeLog, Schema
 from coulda.episodes.rows import NAMES, Columns, Part, Place, Rows, check_header, ordered
 from coulda.episodes.validation import (
     LogError,
     Source,
+    check_promise,
+    check_regular,
     checked_log,
     log_of_probability,
-    refuse_probabilities,
     taken_probability,
 )
 from coulda.errors import CouldaError
 from coulda.extras import require
-from coulda.policies import LoggedPolicy
 from coulda.storage import replace_file
 
 if TYPE_CHECKING:
@@ -48,66 +47,23 @@ def from_frame(
     not plain.
     """
     place = Place([(file, len(frame))])
-    return _understood(frame, Columns() if columns is None else columns, place, observation_space, action_space)
-
-
-def policy_in_frame(
-    frame: "pd.DataFrame", name: str, columns: Columns | None = None, *, file: str | Path = "data frame"
-) -> LoggedPolicy:
-    """The policy whose probabilities somebody else put into a column of the log's own table.
-
-    The column `name` is the probability (of continuous actions the density) of the action taken; name_0, name_1, …
-    are those of each action, in the order of their labels. A row that only holds the last observation has them for
-    every action, or none.
-    """
-    return _policy_in(frame, name, Columns() if columns is None else columns, Place([(file, len(frame))]))
-
-
-def policy_in_table(path: Path | str | Sequence[Path], name: str, columns: Columns | None = None) -> LoggedPolicy:
-    """The policy in a column of a `.parquet` or `.csv` file, or of several; see `policy_in_frame`."""
-    paths = _paths(path)
-    if not all(one.suffix in (".parquet", ".csv") for one in paths):
-        raise CouldaError(f"column:{name} is a column of a table, .parquet or .csv; the log is {paths[0].name}")
-    frame, place = _joined(paths)
-    return _policy_in(frame, name, Columns() if columns is None else columns, place)
-
-
-def _policy_in(frame: Any, name: str, columns: Columns, place: Place) -> LoggedPolicy:
-    columns = replace(columns, probability=name)
-    parts, rows = ordered(frame, columns, place)
-    if "probability" not in parts:
-        rows.refuse(f"no such column; the table has {list(frame.columns)}", field=name)
-    counts, is_last, keep = _steps_of(parts, columns, rows)
-    lengths, found = counts - is_last, _probabilities(parts["probability"])
-    refuse_probabilities(found[keep], name, lengths, rows)
-    if found.shape[1] == 1:
-        return LoggedPolicy(_logarithm(found[keep][:, 0]))
-    steps = parts["action"].taken(keep)
-    action = as_action(_actions(steps, bool(is_last.any())), True, steps.refuse(columns.action[0])).values
-    taken = taken_probability(found[keep], action, lengths, rows)
-    whole = np.full((int((lengths + 1).sum()), found.shape[1]), np.nan)
-    last = np.cumsum(lengths + 1) - 1
-    whole[np.delete(np.arange(len(whole)), last)] = found[keep]
-    whole[last[is_last]] = found[~keep]
-    return LoggedPolicy(_logarithm(taken), whole.astype(np.float32))
+    return _understood(frame, place, Columns() if columns is None else columns, observation_space, action_space)
 
 
 def _understood(
     frame: Any,
-    columns: Columns,
     place: Place,
+    columns: Columns,
     observation_space: gymnasium.Space | None = None,
     action_space: gymnasium.Space | None = None,
 ) -> EpisodeLog:
     parts, rows = ordered(frame, columns, place)
-    counts, is_last, keep = _steps_of(parts, columns, rows)
-    lengths = counts - is_last
+    lengths, is_last, keep = steps_of(parts, columns, rows)
     steps = {name: part.taken(keep) for name, part in parts.items()}
     alone = {name: list(parts[name].frame.columns) == list(getattr(columns, name)[:1]) for name in NAMES[:2]}
     context = _context(parts.get("context"), rows)
     seen = as_observation([*parts["observation"].cells, *context], alone["observation"] and not context)
-    actions, refuse = _actions(steps["action"], bool(is_last.any())), steps["action"].refuse(columns.action[0])
-    done = as_action(actions, alone["action"], refuse)
+    done = actions_of(steps["action"], columns, bool(is_last.any()), alone["action"])
     reward = as_numbers(steps["reward"].cells[0], steps["reward"].refuse(columns.reward))
     terminated, ends = _terminated(steps, columns, lengths, rows)
     schema = Schema(
@@ -156,17 +112,13 @@ def to_frame(log: EpisodeLog) -> "pd.DataFrame":
 
 def read_table(path: Path | str | Sequence[Path], columns: Columns | None = None, **spaces: Any) -> EpisodeLog:
     """A log of a `.parquet` or `.csv` file, or of several, each with whole episodes of its own; see `from_frame`."""
-    frame, place = _joined(_paths(path))
-    return _understood(frame, Columns() if columns is None else columns, place, **spaces)
+    return _understood(*read_frame(path), columns=Columns() if columns is None else columns, **spaces)
 
 
-def _paths(path: Path | str | Sequence[Path]) -> list[Path]:
-    return [Path(path)] if isinstance(path, str | Path) else list(path)
-
-
-def _joined(paths: list[Path]) -> tuple[Any, Place]:
-    """One data frame of files with the same columns."""
+def read_frame(path: Path | str | Sequence[Path]) -> tuple[Any, Place]:
+    """The data frame of one file or of several, and where its rows are from."""
     pandas = require("pandas", extra="tables")
+    paths = [Path(path)] if isinstance(path, str | Path) else list(path)
     frames = [_read(one) for one in paths]
     for one, frame in zip(paths, frames, strict=True):
         if list(frame.columns) != list(frames[0].columns):
@@ -208,13 +160,18 @@ def _read(path: Path) -> Any:
         source.refuse(f"cannot be read as a {path.suffix[1:]} table: {error}")
 
 
-def _steps_of(parts: dict[str, Part], columns: Columns, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows per episode, whether its last only holds the last observation, and which rows are steps."""
+def steps_of(parts: dict[str, Part], columns: Columns, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps of each episode, whether its last row only holds the last observation, and which rows are steps."""
     counts = np.bincount(rows.episode)
     is_last = _closing_rows(parts, counts, columns, rows)
     keep = np.ones(len(rows.episode), bool)
     keep[np.cumsum(counts)[is_last] - 1] = False
-    return counts, is_last, keep
+    return counts - is_last, is_last, keep
+
+
+def actions_of(part: Part, columns: Columns, closing: bool, alone: bool) -> Understood:
+    """Actions of the steps; `closing` is whether rows were left out that hold an observation alone."""
+    return as_action(_actions(part, closing), alone, part.refuse(columns.action[0]))
 
 
 def _closing_rows(parts: dict[str, Part], counts: np.ndarray, columns: Columns, rows: Rows) -> np.ndarray:
@@ -268,24 +225,14 @@ def _fitting(found: Understood, space: gymnasium.Space | None) -> tuple[str, ...
     return found.names if fits else ()
 
 
-def _probabilities(part: Part) -> np.ndarray:
-    """Numbers `[n, K]`, NaN where missing."""
-    columns = part.cells
-    for one in columns:
-        if one.kind == "text":
-            part.refuse(one.name)(0, f"'{one.labels[int(one.values[0])]}' is not a probability")
-    return np.concatenate([one.numbers[0] for one in columns], 1).astype(float)
-
-
-def _logarithm(probability: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(probability).astype(np.float32)
-
-
 def _log_prob(steps: dict[str, Part], action: np.ndarray, lengths: np.ndarray, rows: Rows) -> Any:
     if "probability" not in steps or steps["probability"].frame.isna().to_numpy().all():
         return None
-    values = _probabilities(steps["probability"])
+    part = steps["probability"]
+    for one in part.cells:
+        if one.kind == "text":
+            part.refuse(one.name)(0, f"'{one.labels[int(one.values[0])]}' is not a probability")
+    values = np.concatenate([one.numbers[0] for one in part.cells], 1).astype(float)
     taken = values[:, 0] if values.shape[1] == 1 else taken_probability(values, action, lengths, rows)
     return log_of_probability(taken, lengths, rows)
 

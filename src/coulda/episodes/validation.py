@@ -1,5 +1,7 @@
 """The door: what is not a proper log is refused, with the file, the episode, the step and the field."""
 
+import io
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,3 +225,59 @@ def _show(value: Any) -> str:
     if value.size > 8:
         return f"a value between {value.min()} and {value.max()}"
     return str(value.tolist())
+
+
+# What files say of their own size, held against what they are, before anything is read.
+
+MOST_TIMES, SMALL = 1100, 2**28
+"""Deflate makes at most 1032 bytes of one: a file that promises more is none; below 256 MB nobody is hurt."""
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is no plain file: a pipe would be waited for without end."""
+    if not path.is_file():
+        raise LogError("is no regular file", file=path)
+
+
+def check_promise(promised: int, size: int, source: Source, field: str | None = None) -> None:
+    """Refuse a file of `size` bytes that says that it holds `promised` ones."""
+    if promised > max(SMALL, MOST_TIMES * size):
+        source.refuse(f"{size:,} bytes are said to hold {promised:,}; it is damaged, or made to harm", field=field)
+
+
+def check_npz(data: bytes, source: Source) -> None:
+    """Refuse arrays whose headers do not fit what is stored, and archives that grow without measure."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = archive.infolist()
+            names = [info.filename for info in infos]
+            for name in {name for name in names if names.count(name) > 1}:
+                source.refuse("is there twice", field=name)
+            # Stored bytes are as many as they are; what is compressed may be a bomb.
+            check_promise(sum(info.file_size for info in infos), len(data), source)
+            for info in infos:
+                with archive.open(info) as file:
+                    promised = _promised(file)
+                if promised != info.file_size:
+                    source.refuse(
+                        f"its header is of {promised:,} bytes, the file of {info.file_size:,}", field=info.filename
+                    )
+    except LogError:
+        raise
+    except (ValueError, EOFError, OSError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
+        source.refuse(f"not an npz of plain arrays: {error}")
+
+
+def _promised(file: Any) -> int:
+    """Bytes of an npy file, by its header."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"npy version {version}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("object arrays are pickled")
+    count = 1
+    for size in shape:
+        count *= int(size)
+    return file.tell() + count * dtype.itemsize

@@ -1,7 +1,7 @@
 """What would a policy be worth? Model-free, model-based and counterfactual estimates in one table (section 3).
 
-Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `returns`, `reading` (a
-log, read once), `method`, `diagnostics`, one file per family of methods (`importance`, `fitted_q`, `doubly_robust`,
+Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `reading` (a log, read
+once), `method`, `diagnostics`, one file per family of methods (`importance`, `fitted_q`, `doubly_robust`,
 `on_scenarios` with its `model_checks`, `on_policy`), and `comparison`.
 """
 
@@ -11,12 +11,11 @@ from coulda.evaluation.drawing import draw_errors, draw_estimates
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import ImportanceSampling
-from coulda.evaluation.intervals import Precision
+from coulda.evaluation.intervals import Precision, Returns
 from coulda.evaluation.method import Method
 from coulda.evaluation.on_policy import OnPolicy, on_policy
 from coulda.evaluation.on_scenarios import OnScenarios
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
-from coulda.evaluation.returns import Returns
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.evaluation.sensitivity import coupling_bounds
 

@@ -13,11 +13,10 @@ from coulda.evaluation.doubly_robust import DoublyRobust
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, Verdict, plain
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import KINDS, ImportanceSampling
-from coulda.evaluation.intervals import Precision, student
+from coulda.evaluation.intervals import Precision, Returns, student
 from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
-from coulda.evaluation.returns import Returns
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
 from coulda.host_calls import raised_as_they_are

@@ -22,9 +22,8 @@ from scipy import stats
 
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.intervals import Precision, Ratios
+from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.reading import generator
-from coulda.evaluation.returns import Returns
 from coulda.weights import effective_sample_size
 
 ENOUGH, LITTLE = 10, 3

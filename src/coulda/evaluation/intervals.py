@@ -15,6 +15,7 @@ from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Interval
+from coulda.pomdp.episode import check_discount
 
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
@@ -190,3 +191,38 @@ class Precision:
     def of_weighted(self, rng: np.random.Generator, ratios: Ratios) -> Interval:
         """The interval of an estimate whose terms are weighted, and so not bounded as the return is."""
         return student(ratios.terms, self.level) if self.interval == "student" else bca(rng, ratios, self.level)
+
+
+@dataclass(frozen=True)
+class Returns:
+    """G = Σ_t γ^t r_t, t from 0: its mean is estimated, and what else is asked of its distribution."""
+
+    discount: float = 1.0
+    """γ, the worth of what is paid one step later, in (0, 1]; 1 is the paper's, undiscounted."""
+
+    quantiles: tuple[float, ...] = ()
+    """Such as 0.05 and 0.5, the median."""
+    cvar: tuple[float, ...] = ()
+    """Shares of the worst returns whose mean is asked for, such as 0.1."""
+
+    def __post_init__(self) -> None:
+        if self.discount != 1:
+            check_discount(self.discount)
+        for name in ("quantiles", "cvar"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            for share in getattr(self, name):
+                if not 0 < share < 1:
+                    raise CouldaError(f"{name} has {share}; a share lies between 0 and 1, such as 0.05")
+
+    @property
+    def beyond_the_mean(self) -> bool:
+        """Whether anything is asked of the distribution."""
+        return bool(self.quantiles or self.cvar)
+
+    def __str__(self) -> str:
+        """Such as "return" or "return, discounted by 0.9"."""
+        return "return" if self.discount == 1 else f"return, discounted by {self.discount:g} a step"
+
+    def paid(self, reward: np.ndarray) -> np.ndarray:
+        """γ^t r_t of rewards `[..., T]`."""
+        return reward if self.discount == 1 else reward * self.discount ** np.arange(reward.shape[-1])

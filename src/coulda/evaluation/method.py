@@ -13,9 +13,8 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Estimate, unsupported
-from coulda.evaluation.intervals import Precision
+from coulda.evaluation.intervals import Precision, Returns
 from coulda.evaluation.reading import Features, Log, Reading, read
-from coulda.evaluation.returns import Returns
 from coulda.executors import Executor
 from coulda.policies import LoggedPolicy
 from coulda.pomdp import POMDP, Policy

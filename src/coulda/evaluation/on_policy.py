@@ -11,10 +11,9 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Estimate, flawed
-from coulda.evaluation.intervals import Precision, Ratios
+from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.reading import Reading, generator
-from coulda.evaluation.returns import Returns
 from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.pomdp.episode import FINE

@@ -21,7 +21,7 @@ from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
-from coulda.evaluation.intervals import Precision, Ratios, widened
+from coulda.evaluation.intervals import Precision, Ratios, Returns, widened
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.model_checks import (
     Replay,
@@ -49,7 +49,6 @@ from coulda.evaluation.reading import (
     run,
     to_numpy,
 )
-from coulda.evaluation.returns import Returns
 from coulda.evaluation.self_checks import simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate

@@ -20,9 +20,9 @@ from coulda.episodes import EpisodeLog, Schema, StoredLog
 from coulda.episodes.log import padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
+from coulda.evaluation.intervals import Returns
 from coulda.evaluation.nodes import nodes
 from coulda.evaluation.outside import ask_host, columns_of, is_column, is_host
-from coulda.evaluation.returns import Returns
 from coulda.pomdp import Episode, Policy, batched
 from coulda.pomdp.walk import all_log_probs, log_probs_of, next_actions, remembers, taken_log_probs
 
