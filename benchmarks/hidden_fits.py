@@ -20,7 +20,7 @@ from coulda.fitting import HiddenFit, fit
 from coulda.hindsight import Exact
 from coulda.pomdp import batched
 
-EPISODES, STEPS, ROUNDS, STARTS, SEEDS = 100, 30, 100, 3, 3
+EPISODES, STEPS, ROUNDS, STARTS, SEEDS = 60, 20, 60, 2, 3
 
 
 def chain(seed: int) -> EpisodeLog:

@@ -12,6 +12,7 @@ the log of another; and a third case in which nothing is gained.
 `python -m coulda.studies.fitting flags` and `… hindsight` write `results/fitting/flags.json` and `hindsight.json`.
 """
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,10 +57,12 @@ class Flags:
     """Where the numbers go."""
 
     def run(self) -> None:
-        """Measure case by case, writing after each."""
+        """Measure case by case, writing after each; what is there already is kept."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = json.loads(self.out.read_text()) if self.out.exists() else {}
         for name, (case, logs) in self._cases().items():
+            if name in found:
+                continue
             start = time.time()
             rows = [case(seed) for seed in range(logs)]
             found[name] = _counted(rows) | {"seconds": round(time.time() - start, 1)}
