@@ -255,7 +255,7 @@ def test_a_black_box_is_learned_by_what_it_shows():
     """Of a Gymnasium environment in other processes; its noise has no density, and its states are not seen."""
     noise = {"initial_noise": Uniform(3.0, 8.0), "transition_noise": Uniform()}
     with HostSimulator(
-        host_envs.Walk, host_envs.begin, horizon=4, action_mechanism=GumbelMaxChoice(3), workers=1, **noise
+        host_envs.Walk, host_envs.begin, host_envs.step, horizon=4, action_mechanism=GumbelMaxChoice(3), **noise
     ) as box:
         source = Amortized.train(KEY, box, **SMALL)
         pairs = simulate_pairs(KEY, box, 64)

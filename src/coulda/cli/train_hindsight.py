@@ -23,7 +23,7 @@ class TrainHindsight:
     """
 
     model: str
-    """The simulator whose noise is to be inferred: a POMDP, or a HostSimulator."""
+    """The simulator whose noise is to be inferred: a POMDP, or a Gymnasium environment."""
     out: Path
     """The folder for pairs, checkpoints and the source."""
     policy: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()

@@ -11,7 +11,7 @@ from coulda.hindsight.inverted import Inverted
 from coulda.hindsight.learned import Learned, LearnedOnline
 from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
-from coulda.hindsight.pairs import Pairs, Simulator, simulate_pairs
+from coulda.hindsight.pairs import Pairs, simulate_pairs
 from coulda.hindsight.particles import Particles
 from coulda.hindsight.source import Choice, Inference, Prior, ScenarioSource
 from coulda.hindsight.tempered import Tempered
@@ -35,7 +35,6 @@ __all__ = [
     "Prior",
     "Quantity",
     "ScenarioSource",
-    "Simulator",
     "Tempered",
     "TrainedHindsight",
     "calibrate",

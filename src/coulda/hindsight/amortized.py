@@ -14,7 +14,7 @@ from coulda.errors import CouldaError
 from coulda.hindsight.coding import Code
 from coulda.hindsight.hindsight_network import Architecture, HindsightNetwork, Known
 from coulda.hindsight.likelihood import next_state, seen_in, states_under
-from coulda.hindsight.pairs import Codings, Simulator, model_fingerprint
+from coulda.hindsight.pairs import Codings, model_fingerprint, shows_states
 from coulda.hindsight.source import (
     ALL_STEPS,
     FAR,
@@ -77,8 +77,8 @@ class Amortized(ScenarioSource):
     horizon: int = eqx.field(static=True)
     steps: Array
 
-    def __init__(self, model: POMDP | Simulator, network: HindsightNetwork):
-        self.model = model if isinstance(model, POMDP) else None
+    def __init__(self, model: POMDP, network: HindsightNetwork):
+        self.model = model if shows_states(model) else None
         self.prior, self.codings, self.network = model.scenario_prior, Codings.of(model), network
         self.horizon, self.steps = model.horizon, jnp.int32(ALL_STEPS)
 
@@ -157,7 +157,7 @@ class Amortized(ScenarioSource):
 
     @classmethod
     def train(
-        cls, key: Array, model: POMDP | Simulator, policies: Mapping[str, Policy] | None = None, **options: Any
+        cls, key: Array, model: POMDP, policies: Mapping[str, Policy] | None = None, **options: Any
     ) -> "Amortized":
         """A source for `model`, trained on pairs that are simulated under `policies`; see `train_hindsight`."""
         from coulda.hindsight.training import train_hindsight
@@ -169,7 +169,7 @@ class Amortized(ScenarioSource):
         write_artifact(path, AMORTIZED, [(_WEIGHTS, save_tree(self.network))], metadata)
 
     @classmethod
-    def load(cls, path: Path | str, model: POMDP | Simulator) -> "Amortized":
+    def load(cls, path: Path | str, model: POMDP) -> "Amortized":
         """The source that training kept in a folder, over the model that it was trained on."""
         folder = Path(path)
         artifact = read_artifact(folder / SOURCE if (folder / SOURCE).is_dir() else folder, AMORTIZED)

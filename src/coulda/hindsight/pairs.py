@@ -6,7 +6,7 @@ simulator is `scenario_prior`, and to run a batch of scenarios under a policy.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,27 +19,13 @@ from coulda.executors import fingerprint
 from coulda.hindsight.coding import Code, Coding
 from coulda.noise import Iid, Independent
 from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, ActionMechanism, Episode, Policy, Scenario, batched, rollout
+from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.progress import Advance
 from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
 
 PIECE = 2000
 """Episodes that are simulated between two looks at the clock."""
 _ARRAYS = "pairs.safetensors"
-
-
-class Simulator(Protocol):
-    """A black box: what is asked of it to learn its hindsight. `environments.HostSimulator` is one."""
-
-    horizon: int
-    action_mechanism: ActionMechanism
-    scenario_prior: Independent
-    observation_space: Any
-    action_space: Any
-
-    def rollout(self, policy: Policy, scenarios: Scenario) -> Episode:
-        """The episodes of `policy` on scenarios `[n, ...]`."""
-        ...
 
 
 class Pairs(eqx.Module):
@@ -80,7 +66,7 @@ class Codings(eqx.Module):
     transition: Coding
 
     @classmethod
-    def of(cls, model: POMDP | Simulator) -> "Codings":
+    def of(cls, model: POMDP) -> "Codings":
         """Of a simulator's prior."""
         prior = model.scenario_prior
         fields = prior.components if isinstance(prior, Independent) else None
@@ -99,14 +85,14 @@ class Codings(eqx.Module):
         return found
 
 
-def shows_states(model: POMDP | Simulator) -> bool:
+def shows_states(model: POMDP) -> bool:
     """Whether the model's own states can stand for the noise drawn so far; those of a black box are hidden."""
-    return isinstance(model, POMDP)
+    return not isinstance(model, BlackBoxPOMDP)
 
 
-def model_fingerprint(model: POMDP | Simulator) -> str:
+def model_fingerprint(model: POMDP) -> str:
     """A digest of a model's structure and numbers; of a black box, of its prior and spaces."""
-    if isinstance(model, POMDP):
+    if shows_states(model):
         return fingerprint(model)
     spaces = f"{model.observation_space} {model.action_space} {model.horizon}"
     return fingerprint((model.scenario_prior, spaces))
@@ -114,7 +100,7 @@ def model_fingerprint(model: POMDP | Simulator) -> str:
 
 def simulate_pairs(
     key: Array,
-    model: POMDP | Simulator,
+    model: POMDP,
     count: int,
     policies: Mapping[str, Policy] | None = None,
     advance: Advance | None = None,
@@ -150,7 +136,7 @@ def simulate_pairs(
     return pairs
 
 
-def acting_policies(model: POMDP | Simulator, policies: Mapping[str, Policy] | None) -> dict[str, Policy]:
+def acting_policies(model: POMDP, policies: Mapping[str, Policy] | None) -> dict[str, Policy]:
     """Who acts: the policies that are given, which must fit, or any action."""
     if not policies:
         return {"any action": AnyAction(model.action_space, model.action_mechanism)}
@@ -168,7 +154,7 @@ def save_pairs(path: Path, pairs: Pairs, metadata: PairsMetadata) -> None:
     write_artifact(path, PAIRS, [(_ARRAYS, save_tree(pairs))], metadata)
 
 
-def load_pairs(path: Path, model: POMDP | Simulator, policy: Policy) -> tuple[Pairs, PairsMetadata]:
+def load_pairs(path: Path, model: POMDP, policy: Policy) -> tuple[Pairs, PairsMetadata]:
     """Pairs of `model`, and where they come from; `policy` is any that acts in it."""
     artifact = read_artifact(path, PAIRS)
     if artifact.metadata.fingerprint != model_fingerprint(model):
@@ -178,27 +164,14 @@ def load_pairs(path: Path, model: POMDP | Simulator, policy: Policy) -> tuple[Pa
         )
     saved = artifact.read(_ARRAYS)
     codings = Codings.of(model)
-    if isinstance(model, POMDP):
-        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), artifact.metadata.count))
-        template = eqx.filter_eval_shape(_simulated_here, codings, model, policy, keys)
-    else:
-        keys = jax.random.split(jax.random.key(0), 1)
-        one = _simulated(codings, model, policy, keys)
-        wide = lambda leaf: jax.ShapeDtypeStruct((artifact.metadata.count, *leaf.shape[1:]), leaf.dtype)
-        template = jax.tree.map(wide, one)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), artifact.metadata.count))
+    template = eqx.filter_eval_shape(_simulated, codings, model, policy, keys)
     numpy_like = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), template)
     return load_tree(saved, numpy_like), artifact.metadata
 
 
-def _simulated(codings: Codings, model: Any, policy: Policy, keys: Array) -> Pairs:
-    if isinstance(model, POMDP):
-        return _simulated_here(codings, model, policy, keys)
-    initial, transition, scenarios = _drawn(codings, model.scenario_prior, model.horizon, keys)
-    return Pairs(initial, transition, None, model.rollout(policy, scenarios))
-
-
 @eqx.filter_jit
-def _simulated_here(codings: Codings, model: POMDP, policy: Policy, keys: Array) -> Pairs:
+def _simulated(codings: Codings, model: POMDP, policy: Policy, keys: Array) -> Pairs:
     def one(key: Array) -> Pairs:
         initial, transition, scenario = _draw(codings, model.scenario_prior, model.horizon, key)
         trajectory = rollout(model, policy, scenario)
@@ -206,11 +179,6 @@ def _simulated_here(codings: Codings, model: POMDP, policy: Policy, keys: Array)
         return Pairs(initial, transition, states, trajectory.episode)
 
     return batched(one, keys)
-
-
-@eqx.filter_jit
-def _drawn(codings: Codings, prior: Independent, horizon: int, keys: Array) -> tuple[Code, Code, Scenario]:
-    return jax.vmap(lambda key: _draw(codings, prior, horizon, key))(keys)
 
 
 def _draw(codings: Codings, prior: Any, horizon: int, key: Array) -> tuple[Code, Code, Scenario]:

@@ -21,7 +21,6 @@ from coulda.hindsight.pairs import (
     Codings,
     Pairs,
     PairsMetadata,
-    Simulator,
     acting_policies,
     load_pairs,
     model_fingerprint,
@@ -65,7 +64,7 @@ class TrainedHindsight:
 
 def train_hindsight(
     key: Array,
-    model: POMDP | Simulator,
+    model: POMDP,
     policies: Mapping[str, Policy] | None = None,
     *,
     simulations: int = 10_000,
@@ -80,7 +79,7 @@ def train_hindsight(
 
     Args:
         key: the key of everything that is drawn.
-        model: a POMDP, or a black box: whatever has a `scenario_prior` and a `rollout`.
+        model: a POMDP; of a black box, such as a `GymSimulator`, states are not seen.
         policies: who acts in the simulated episodes, by name, in equal shares; any action by default. p(U | h) does not
             depend on who acts, but a network knows only histories like those that it has met: add those who logged.
         simulations: how many pairs.
@@ -246,7 +245,7 @@ def mean_loss(codings: Codings, network: HindsightNetwork, pairs: Pairs, steps: 
 
 def _pairs(
     key: Array,
-    model: POMDP | Simulator,
+    model: POMDP,
     policies: Mapping[str, Policy] | None,
     count: int,
     folder: Path | None,

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import jax
 
-from coulda.environments import HostSimulator
+from coulda.environments.gym import load_model
 from coulda.hindsight import TrainedHindsight, train_hindsight
-from coulda.naming import load
-from coulda.policies import AnyAction
+from coulda.policies import AnyAction, find_policy
 from coulda.pomdp import POMDP, Policy
 
 
@@ -21,7 +20,7 @@ class HindsightRecipe:
     """
 
     model: str
-    """The simulator whose noise is to be inferred: a POMDP, or a HostSimulator."""
+    """The simulator whose noise is to be inferred: a POMDP, or a Gymnasium environment."""
     policies: tuple[str, ...] = ()
     """Who acts in the simulated episodes, beside any action, in equal shares: best those who logged, and those that are
     to be evaluated."""
@@ -39,15 +38,15 @@ class HindsightRecipe:
     """The seed of everything that is drawn."""
 
     @cached_property
-    def simulator(self) -> POMDP | HostSimulator:
+    def simulator(self) -> POMDP:
         """The simulator, loaded."""
-        return load(self.model, (POMDP, HostSimulator))
+        return load_model(self.model)
 
     def train(self, folder: Path | None = None, progress: bool = True) -> TrainedHindsight:
         """Simulate and learn; an interrupted training goes on in its folder."""
         simulator = self.simulator
         acting: dict[str, Policy] = {"any action": AnyAction(simulator.action_space, simulator.action_mechanism)}
-        acting |= {name.rpartition(":")[2]: load(name, Policy) for name in self.policies}
+        acting |= {name.rpartition(":")[2]: find_policy(name, simulator.action_space) for name in self.policies}
         return train_hindsight(
             jax.random.key(self.seed),
             simulator,
