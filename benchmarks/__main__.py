@@ -18,6 +18,8 @@ BENCHMARKS = [
     "amortized",
     "policies",
     "gym",
+    "hidden_fits",
+    "fitting",
 ]
 
 

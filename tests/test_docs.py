@@ -41,8 +41,11 @@ SLOW = {
         "report.md",
         "training.md",
         "tutorials/abbeel.md",
+        "fitting.md",
         "tutorials/gymnasium.md",
+        "tutorials/only_a_csv.md",
         "tutorials/stable_baselines3.md",
+        "tutorials/when_a_fitted_model_misleads.md",
         "tutorials/when_counterfactuals_mislead.md",
         "walks.md",
     )

@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "demo": "tell the whole story, end to end",
     "evaluate": "one table of what policies would have been worth on a log, and what to believe",
+    "fit": "make a model of a log, with its hindsight and a verdict on both",
     "calibrate": "whether inferred scenarios are draws of the posterior, on episodes whose noise is known",
     "explain": "which decisions of a log mattered, and what others would have made of it",
     "report": "one page to look at, of a run: verdicts, table and the counterfactual explorer",

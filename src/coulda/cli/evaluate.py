@@ -1,7 +1,7 @@
 """`coulda evaluate LOG --model … --policy …`: one table of what policies would have been worth, and what to believe."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +13,16 @@ from rich.table import Table
 from coulda.cli.episodes import told as understood
 from coulda.cli.executors import ExecutorName, open_executor
 from coulda.episodes import Columns
+from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Precision, Returns
 from coulda.evaluation.drawing import draw_errors, draw_estimates
 from coulda.executors import Executor
+from coulda.fitting import Fitted, recipe_for
 from coulda.hindsight import Prior
+from coulda.policies.logged import COLUMN
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
-from coulda.report import Explorer, Report, explore, provenance, save_report, summarize, tabulate
+from coulda.report import Explorer, Report, describe, explore, provenance, save_report, summarize, tabulate
 from coulda.report.page import check_place
 from coulda.storage import replace_json
 
@@ -42,7 +45,10 @@ class Evaluate:
     probabilities are in the log's own table, of the actions taken (x), or of every action (x_0, x_1, …), which DR, WDR
     and FQE need."""
     model: str | None = None
-    """The model, for MB-PE and CF-PE; without it the table is model-free. Its `malformed` says which scenarios are."""
+    """The model, for MB-PE and CF-PE: an object, or the folder of one that `coulda fit` made, whose verdict every row
+    that rests on it carries. Without one a model is fitted to the log."""
+    fit: bool = True
+    """Whether a model is fitted to the log where none is named; without it the table is model-free."""
     scenarios: str = "auto"
     """Where scenarios come from: exact, observed, particles, tempered, inverted, nuts, prior; the folder of a trained
     source (`coulda train-hindsight`), or corrected:FOLDER; or a function of the model that returns a source,
@@ -88,9 +94,11 @@ class Evaluate:
             check_place(self.out)
         recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
-        total = None if self.model is None else len(recipe.episodes)
         told: tuple[str, ...] = (understood(self.log, recipe.episodes),)
         console.print(*told, highlight=False, soft_wrap=True, markup=False)
+        recipe, about_fit = self._fitted(recipe, console)
+        told = (*told, *about_fit)
+        total = None if recipe.on_scenarios is None else len(recipe.episodes)
         if recipe.on_scenarios is not None:
             with bar("choosing where scenarios come from", None):
                 told = (*told, f"Scenarios: {recipe.on_scenarios.choice.why}.")
@@ -109,8 +117,25 @@ class Evaluate:
             console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
             told = (*told, rivals.sentence)
         if self.out is not None:
-            self._write(self.out, comparison, self._explorer(recipe), told)
+            self._write(self.out, comparison, self._explorer(recipe), told, recipe.fitted)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
+
+    def _fitted(self, recipe: EvaluationRecipe, console: Console) -> tuple[EvaluationRecipe, tuple[str, ...]]:
+        """Fit a model where none is named, and say so; or what keeps one from being fitted."""
+        if self.model is not None or not self.fit:
+            return recipe, ()
+        if any(name.startswith(COLUMN) for name in self.policy):  # which cannot be run in a model
+            return replace(recipe, fit=False), ()
+        try:
+            _, why = recipe_for(recipe.episodes)
+            with bar("fitting a model to the log", None):
+                assert recipe.fitted is not None
+            said = f"No model is named, so one was fitted to the log: {why}. The fit: {recipe.fitted.trusted}."
+        except CouldaError as error:
+            said = f"No model is named, and none could be fitted to the log: {error}"
+            recipe = replace(recipe, fit=False)
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
+        return recipe, (said,)
 
     def recipe(self) -> EvaluationRecipe:
         """What is asked."""
@@ -125,6 +150,8 @@ class Evaluate:
             Precision(self.level, scenarios=self.num_scenarios),
             Returns(self.discount, self.quantiles, self.cvar),
             self.columns,
+            self.fit,
+            self.seed,
         )
 
     def _open(self, recipe: EvaluationRecipe) -> AbstractContextManager[Executor | None]:
@@ -142,10 +169,17 @@ class Evaluate:
         source, policies = found.choice.source, recipe.named_policies
         return explore(key, found.model, first, policies, source, threshold=self.threshold, returns=recipe.returns)
 
-    def _write(self, out: Path, comparison: Comparison, explorer: Explorer | None, told: tuple[str, ...]) -> None:
+    def _write(
+        self,
+        out: Path,
+        comparison: Comparison,
+        explorer: Explorer | None,
+        told: tuple[str, ...],
+        fitted: Fitted | None,
+    ) -> None:
         replace_json(out / "table.json", comparison.plain())
         draw_estimates(comparison, out / "estimates.png")
-        if comparison.truth and self.model is not None:
+        if comparison.truth and fitted is None and self.model is not None:
             draw_errors(comparison, out / "errors.png")
         found = tabulate(comparison)
         # By the last part of their paths, which differ between machines.
@@ -154,7 +188,9 @@ class Evaluate:
         config |= {"steps": list(self.steps), "num_scenarios": self.num_scenarios, **asdict(comparison.asked)}
         title = f"What {' and '.join(comparison.estimates)} would have been worth"
         facts = provenance({"evaluate": self.seed}, config)
-        save_report(out, Report(title, (*summarize(found), *told), found, explorer, provenance=facts))
+        model = None if fitted is None else describe(fitted)
+        sentences = (*summarize(found), *told)
+        save_report(out, Report(title, sentences, found, explorer, provenance=facts, model=model))
 
 
 COMMANDS = Evaluate

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from coulda.cli.evaluate import STYLES
-from coulda.environments.gym import load_model
 from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, OnScenarios, compare
@@ -80,7 +79,9 @@ class Explain:
         names = () if self.policy is None else (self.policy,)
         recipe = EvaluationRecipe(str(self.log), names, self.model, self.scenarios, columns=self.columns)
         key, console = jax.random.key(self.seed), Console()
-        model, found = load_model(self.model), recipe.episodes
+        on_scenarios, found = recipe.on_scenarios, recipe.episodes
+        assert on_scenarios is not None
+        model = on_scenarios.model
         log = found.read() if isinstance(found, StoredLog) else found
         policy = None if self.policy is None else find_policy(self.policy, model.action_space)
         afterwards = policy if policy is not None and not jax.tree.leaves(policy.initial_carry()) else None
@@ -89,13 +90,11 @@ class Explain:
         )
         chosen = self._chosen(log)
         check_scenarios(self.num_scenarios)
-        on_scenarios = recipe.on_scenarios
-        assert on_scenarios is not None
         source = None if self.scenarios == "auto" and has_tables(model) else on_scenarios.choice.source
         check(model, chosen, source, question, self.episode or 0)
         if policy is None and isinstance(model.action_space, spaces.Discrete):
             policy = UniformPolicy(int(model.action_space.n))
-        comparison = self._evaluated(key, model, log, on_scenarios.choice.source, policy)
+        comparison = self._evaluated(key, log, on_scenarios, policy)
         trust = None if comparison is None else list(comparison.estimates["policy"].values())[-1]
         with bar(f"explaining {len(chosen):,} episodes", len(chosen)) as advance:
             found = explain_log(
@@ -138,10 +137,10 @@ class Explain:
         return log.take([self.episode])
 
     def _evaluated(
-        self, key: jax.Array, model: POMDP, log: EpisodeLog, source: ScenarioSource, policy: Policy | None
+        self, key: jax.Array, log: EpisodeLog, method: OnScenarios, policy: Policy | None
     ) -> Comparison | None:
         """The model held against the log: its verdict is that of the explanation. None where no policy can be run."""
-        return None if policy is None else compare(key, log, {"policy": policy}, [OnScenarios(model, source)])
+        return None if policy is None else compare(key, log, {"policy": policy}, [method])
 
     def _credited(
         self, key: jax.Array, model: POMDP, log: EpisodeLog, policy: Policy | None, source: ScenarioSource | None

@@ -8,6 +8,7 @@ state are one from then on. That is a filter over the states the environment may
 backwards.
 """
 
+import io
 import itertools
 import math
 import pickle
@@ -17,11 +18,12 @@ from typing import Any, NamedTuple
 import gymnasium
 import jax
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from scipy import special
 
 from coulda.environments.host_playing import Program
 from coulda.environments.tape import GRAIN
-from coulda.environments.taping import GENERATOR, taped_reset, taped_step
+from coulda.environments.taping import GENERATOR, layers, taped_reset, taped_step
 from coulda.errors import CouldaError
 
 MOST_RUNS = 5_000
@@ -32,6 +34,9 @@ SAME = 1e-5
 """Of what was seen, in parts of its size: logs may have passed through another float type."""
 SLOPE, ITERATIONS = 1e-3, 12
 """The step of a finite difference, and Newton's steps."""
+
+NO_STATE = np.random.Generator, gymnasium.Space, EnvSpec
+"""Attributes that are not what an environment remembers."""
 
 Box = tuple[tuple[float, float], ...]
 """Of each number that was used, the interval."""
@@ -105,22 +110,17 @@ class Walker:
 
     def state(self) -> bytes | None:
         """All that the environment remembers, to compare; None where that cannot be told."""
-        layers, env = [], self.env
-        while True:
-            layers.append(
-                {name: value for name, value in vars(env).items() if name not in ("env", "_np_random", "spec")}
-            )
-            if not hasattr(env, "env"):
-                break
-            env = env.env  # pyright: ignore[reportAttributeAccessIssue]
+        # Gymnasium's own checks note what they have looked at, which is no part of the state.
+        kept = [layer for layer in layers(self.env) if not isinstance(layer, gymnasium.wrappers.PassiveEnvChecker)]
+        parts = [(name, value) for layer in kept for name, value in vars(layer).items() if name != "env"]
+        written = io.BytesIO()
+        pickler = pickle.Pickler(written)
+        pickler.fast = True  # Whether two parts are one object or equal must not matter.
         try:
-            return pickle.dumps([{k: v for k, v in layer.items() if not _is_chance(v)} for layer in layers])
+            pickler.dump([(name, value) for name, value in parts if not isinstance(value, NO_STATE)])
         except Exception:  # of objects that cannot be written down, in as many ways
             return None
-
-
-def _is_chance(value: Any) -> bool:
-    return isinstance(value, np.random.Generator | gymnasium.Space)
+        return written.getvalue()
 
 
 _walkers: dict[int, Walker] = {}

@@ -28,6 +28,9 @@ class Corrected(Sampler):
     resampled on the way: a path that is drawn for what is to come looks unlikely until it has come. At last paths are
     moved as those of `Particles` are.
 
+    The network also sees rewards. Where they vary little by little and are no evidence (no `reward_scale`), it may know
+    more than the weights ask for; then few draws are left, and the inference says so.
+
     Args:
         amortized: the network's source.
         model: any POMDP with the noise that the network was trained on, whose observations have a density.

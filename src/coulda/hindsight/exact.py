@@ -39,8 +39,9 @@ class Exact(ScenarioSource):
             of the hidden state: then it must be given, or the posterior is wrong (confounded). A planner's memory
             must not depend on the state.
 
-    Rewards are evidence in finite models. In linear-Gaussian models only observations and actions are, so that
-    the posterior stays Gaussian; by Lemma 1 any part of the history gives unbiased counterfactuals.
+    Rewards are evidence in finite models, unless they vary round the model's (`rewards_vary`). In linear-Gaussian
+    models only observations and actions are, so that the posterior stays Gaussian; by Lemma 1 any part of the history
+    gives unbiased counterfactuals.
     """
 
     model: FinitePOMDP | LinearGaussianPOMDP
@@ -72,8 +73,10 @@ class Exact(ScenarioSource):
 
     @property
     def weighs_rewards(self) -> bool:
-        """Where the states are finite, or seen."""
-        return isinstance(self.model, FinitePOMDP) or self.model.C is None
+        """Where the states are finite, or seen, and rewards do not vary round those of the model."""
+        if isinstance(self.model, FinitePOMDP):
+            return not self.model.rewards_vary
+        return self.model.C is None
 
     def infer_many(self, key: Array, episode: Episode, count: int) -> tuple[Scenario, Inference]:
         """Each by itself; the evidence is that of the filter."""
@@ -159,7 +162,7 @@ def _edge_log_probs(model: FinitePOMDP, states: Any, episode: Episode, i: Array)
     def edge(state: Any, next_state: Any) -> Array:
         paid = model.reward(state, action, next_state)
         # Logs may have passed through another float type; this still tells apart rewards that differ at all.
-        agrees = jnp.abs(paid - reward) <= 1e-4 * (1 + jnp.abs(reward))
+        agrees = (jnp.abs(paid - reward) <= 1e-4 * (1 + jnp.abs(reward))) | model.rewards_vary
         return model.transition_log_prob(state, action, next_state) + jnp.where(agrees, 0.0, -jnp.inf)
 
     before, after = _at(states, i - 1), _at(states, i)

@@ -84,6 +84,11 @@ def observed_tables(model: FinitePOMDP) -> ObservedTables:
     """The arrays of a model whose counterfactual transitions have a closed form."""
     if not isinstance(model, FinitePOMDP):
         raise CouldaError(f"exact tables need a finite model whose state is seen; {type(model).__name__} is none.")
+    if model.rewards_vary:
+        raise CouldaError(
+            f"exact tables need rewards that the states decide; those of {type(model).__name__} vary round its own. "
+            "Draw scenarios instead."
+        )
     choices, (_, reward, terminal) = model.transition_choices(), model.tables()
     if choices.next_state is not None:
         reward = jnp.take_along_axis(reward, choices.next_state, axis=2)

@@ -43,6 +43,11 @@ class FinitePOMDP(POMDP):
         """A."""
         return int(self.action_space.n)
 
+    @property
+    def rewards_vary(self) -> bool:
+        """Whether logged rewards vary round those of the model, and are no evidence; they do not by default."""
+        return False
+
     @abc.abstractmethod
     def tables(self) -> tuple[Array, Array, Array]:
         """Transition probabilities `[A, S, S]`, rewards `[A, S, S]` and terminal states `[S]`, for planning."""

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax import Array
 
 from coulda.environments.gym import load_model
@@ -16,6 +17,8 @@ from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precisi
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
+from coulda.fitting import Fitted, fit, recipe_for
+from coulda.fitting.storing import found_at
 from coulda.hindsight.choosing import found_anywhere
 from coulda.naming import anywhere
 from coulda.policies import find_policy
@@ -38,7 +41,7 @@ class EvaluationRecipe:
     (`coulda.policies.as_policy`), `file.onnx` is one, and `column:x` is one whose probabilities are columns of the log.
     """
     model: str | None = None
-    """The model, for MB-PE and CF-PE; without it the table is model-free."""
+    """The model, for MB-PE and CF-PE: an object, or the folder of a model that `coulda fit` made."""
     scenarios: str = "auto"
     """Where scenarios come from: a name (auto, exact, observed, particles, tempered, inverted, nuts, prior), the folder
     of a trained source, `corrected:` and that folder, or a function of the model that returns a source."""
@@ -54,6 +57,10 @@ class EvaluationRecipe:
     """What is asked of them."""
     columns: Columns = field(default_factory=Columns)
     """The columns of a log that is a table."""
+    fit: bool = False
+    """Whether a model is fitted to the log where none is named; otherwise the table is model-free."""
+    seed: int = 0
+    """The seed of that fit."""
 
     @cached_property
     def episodes(self) -> Log:
@@ -73,9 +80,20 @@ class EvaluationRecipe:
     @cached_property
     def on_scenarios(self) -> OnScenarios | None:
         """The method that rests on the model, where there is one."""
-        if self.model is None:
+        steps = (0, *self.steps) if self.steps else None
+        if (fitted := self.fitted) is not None:
+            return fitted.method(steps)
+        return None if self.model is None else OnScenarios(load_model(self.model), self.scenarios, steps)
+
+    @cached_property
+    def fitted(self) -> Fitted | None:
+        """The model that was fitted to a log: the one in the folder that is named, or one that is fitted now."""
+        if self.model is not None:
+            return found_at(self.model)
+        if not self.fit:
             return None
-        return OnScenarios(load_model(self.model), self.scenarios, (0, *self.steps) if self.steps else None)
+        recipe, _ = recipe_for(self.episodes)
+        return fit(jax.random.key(self.seed), self.episodes, recipe)
 
     @property
     def methods(self) -> list[Method]:
@@ -95,7 +113,7 @@ class EvaluationRecipe:
         found = asdict(self) | {
             "log": str(Path(self.log).resolve()),
             "policies": [anywhere(name) for name in self.policies],
-            "model": anywhere(self.model),
+            "model": str(Path(self.model).resolve()) if self.fitted is not None else anywhere(self.model),
             "scenarios": found_anywhere(self.scenarios),
         }
         return WorkSpec("coulda.recipes.evaluation:work", {"recipe": found})

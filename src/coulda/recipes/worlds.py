@@ -18,6 +18,7 @@ from coulda.environments.gym import load_model
 from coulda.episodes import read_any
 from coulda.errors import CouldaError
 from coulda.evaluation.method import check_policy_fits
+from coulda.fitting.storing import found_at
 from coulda.hindsight import Choice, Exact, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.naming import load
@@ -158,14 +159,17 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     """The world of a model and a policy of your own, by their names; its hindsight is `choose`n.
 
     Args:
-        model: a POMDP, `package.module:name` or `file.py:name`, or a function that makes it.
+        model: a POMDP, `package.module:name` or `file.py:name`, or a function that makes it; or the folder of a
+            fitted one, which has a hindsight of its own.
         policy: π^0, likewise.
         environment: the real world, likewise; the model itself by default.
         log: the path of a log, in any format, from which episodes are drawn instead.
     """
     if environment is not None and log is not None:
         raise CouldaError(f"episodes come from environment '{environment}' or from log '{log}'; name one of them.")
-    believed = load_model(model)
+    fitted = found_at(model)
+    believed = load_model(model) if fitted is None else fitted.model
+    hindsight = "auto" if fitted is None else fitted.source
     first = find_policy(policy, believed.action_space)
     if isinstance(first, HostPolicy):
         raise CouldaError(
@@ -174,10 +178,10 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
         )
     check_policy_fits(first, believed)
     if log is not None:
-        return World(Logged.of(read_any(Path(log)), believed), believed, lambda _: first)
+        return World(Logged.of(read_any(Path(log)), believed), believed, lambda _: first, hindsight)
     real = believed if environment is None else load_model(environment)
     check_policy_fits(first, real)
-    return World(real, believed, lambda _: first)
+    return World(real, believed, lambda _: first, hindsight)
 
 
 def hidden_bit_model(probability: float) -> TabularPOMDP:

@@ -12,6 +12,7 @@ from coulda.report.contents import (
     Figure,
     GridScene,
     LineFrames,
+    ModelVerdict,
     Provenance,
     Report,
     SeriesScene,
@@ -23,7 +24,7 @@ from coulda.report.explained import explore_changes
 from coulda.report.explorer import explore
 from coulda.report.frames import View, view_of
 from coulda.report.page import load_report, save_report, write_report
-from coulda.report.tables import provenance, summarize, tabulate
+from coulda.report.tables import describe, provenance, summarize, tabulate
 
 __all__ = [
     "Channel",
@@ -31,6 +32,7 @@ __all__ = [
     "Figure",
     "GridScene",
     "LineFrames",
+    "ModelVerdict",
     "Provenance",
     "Report",
     "SeriesScene",
@@ -38,6 +40,7 @@ __all__ = [
     "Tile",
     "TileFrames",
     "View",
+    "describe",
     "explore",
     "explore_changes",
     "load_report",

@@ -222,6 +222,15 @@ class Provenance(Contents, frozen=True):
     """SHA-256 of inputs, by name."""
 
 
+class ModelVerdict(Contents, frozen=True):
+    """What speaks for and against a model that was fitted to a log."""
+
+    verdict: Verdict
+    sentences: tuple[str, ...]
+    """What was found in the log."""
+    findings: tuple[Finding, ...]
+
+
 class Report(Contents, frozen=True):
     """Everything on the page, in its order there; what is empty is left out."""
 
@@ -232,3 +241,5 @@ class Report(Contents, frozen=True):
     explorer: Explorer | None = None
     figures: tuple[Figure, ...] = ()
     provenance: Provenance = Provenance()
+    model: ModelVerdict | None = None
+    """Of a model that was fitted; shown after the table."""

@@ -185,6 +185,17 @@ function drawTable(table) {
 
 // ---------------------------------------------------------------- figures and facts
 
+function drawModel(model) {
+  const titles = { trust: "Trust it", caution: "Be careful with it", "do not trust": "Do not trust it" };
+  within(".lead", "model").append(mark(model.verdict), ` ${titles[model.verdict]}. ${model.sentences.join(" ")}`);
+  const list = make("ul", { class: "findings" });
+  for (const { name, verdict, sentence } of model.findings) {
+    list.append(make("li", {}, mark(verdict), " ", make("b", {}, name), ` ${sentence}`));
+  }
+  within(".card", "model").append(list);
+  show("model");
+}
+
 function drawFigures() {
   for (const { title, caption, svg } of report.figures) {
     // In an <img> no script of the picture's runs, and its styles stay its own.
@@ -214,5 +225,6 @@ if (report.table) {
   drawVerdicts(report.table);
   drawTable(report.table);
 }
+if (report.model) drawModel(report.model);
 if (report.figures.length) drawFigures();
 drawFacts();

@@ -8,8 +8,9 @@ from typing import Any
 
 from coulda.evaluation import Comparison, Estimate
 from coulda.evaluation.comparison import assumptions
-from coulda.evaluation.estimate import VERDICTS, Verdict, plain, worst
-from coulda.report.contents import Finding, MethodVerdict, Provenance, Quantity, Row, Table
+from coulda.evaluation.estimate import VERDICTS, Verdict, finite, plain, worst
+from coulda.fitting import Fitted
+from coulda.report.contents import Finding, MethodVerdict, ModelVerdict, Provenance, Quantity, Row, Table
 
 
 def tabulate(comparison: Comparison) -> Table:
@@ -31,6 +32,12 @@ def summarize(table: Table) -> tuple[str, ...]:
     how = table.of.removeprefix("return")  # such as ", discounted by 0.9 a step"
     logged = f"The log's {table.num_episodes:,} episodes returned {table.logged_mean:.3g} on average{how}."
     return (headline[:1].upper() + headline[1:] + ".", logged, *_answers(table))
+
+
+def describe(fitted: Fitted) -> ModelVerdict:
+    """The page of a fitted model: what was found in the log, and what speaks for and against it."""
+    findings = (Finding(d.name, finite(d.value), d.verdict, d.sentence) for d in fitted.verdict)
+    return ModelVerdict(fitted.trusted, fitted.summary, tuple(findings))
 
 
 def provenance(

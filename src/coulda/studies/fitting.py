@@ -1,0 +1,269 @@
+"""Are fitted models flagged when they are wrong, left alone when they are right, and when does hindsight pay?
+
+Flags: a fit is flagged where its verdict, with what it says of the policy's path, is not "trust". Vectors are of one
+world in which the second dimension depends on the change of the first, fitted in the right and in the wrong order, with
+something hidden that lasts and that whoever acts goes by, and with an action that was tried in one half of the states
+only, for a policy that takes it everywhere. Tables are a patient who recovers or dies, of two kinds that are not told
+apart in the log; whoever acts goes by the kind.
+
+Hindsight: noise of Student's kind with three degrees of freedom that is taken for normal; a model of one population and
+the log of another; and a third case in which nothing is gained.
+
+`python -m coulda.studies.fitting flags` and `… hindsight` write `results/fitting/flags.json` and `hindsight.json`.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from jax import Array
+
+from coulda.environments import TabularPOMDP
+from coulda.episodes import EpisodeLog, Schema, checked_log, collect
+from coulda.evaluation import OnScenarios, compare
+from coulda.evaluation.estimate import worst
+from coulda.fitting import Fitted, NeuralFit, TabularFit, fit
+from coulda.noise import Categorical
+from coulda.policies import TabularPolicy
+from coulda.pomdp import Planner, Policy
+from coulda.storage import replace_json
+
+EPISODES, STEPS = 300, 8
+UPDATES = 600
+"""Of each member: with 2,400 steps, 150 epochs."""
+SEVERAL = 400
+"""Episodes of a log in the study of hindsight, five steps each."""
+TRUTH = 200_000
+"""Episodes that the truth is taken of."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """How often right models are flagged, and wrong ones are not."""
+
+    vectors: int = 20
+    """Logs of vectors in each case."""
+    tables: int = 40
+    """Logs of numbers in each case."""
+    out: Path = Path("results/fitting/flags.json")
+    """Where the numbers go."""
+
+    def run(self) -> None:
+        """Measure case by case, writing after each; what is there already is kept."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        found: dict[str, Any] = json.loads(self.out.read_text()) if self.out.exists() else {}
+        for name, (case, logs) in self._cases().items():
+            if name in found:
+                continue
+            start = time.time()
+            rows = [case(seed) for seed in range(logs)]
+            found[name] = _counted(rows) | {"seconds": round(time.time() - start, 1)}
+            replace_json(self.out, found)
+
+    def _cases(self) -> dict[str, tuple[Callable[[int], dict[str, str]], int]]:
+        return {
+            "table, right": (lambda seed: _of_table(seed, hidden=False), self.tables),
+            "table, hidden confounder": (lambda seed: _of_table(seed, hidden=True), self.tables),
+            "vectors, right": (lambda seed: _of_vectors(seed, "right", (0, 1)), self.vectors),
+            "vectors, hidden confounder": (lambda seed: _of_vectors(seed, "hidden", (0, 1)), self.vectors),
+            "vectors, thin support": (lambda seed: _of_vectors(seed, "thin", (0, 1)), self.vectors),
+            "vectors, wrong order": (lambda seed: _of_vectors(seed, "right", (1, 0)), self.vectors),
+        }
+
+
+def _counted(rows: list[dict[str, str]]) -> dict[str, Any]:
+    """The share that is flagged, by whom, and how often for good."""
+    names = sorted({name for row in rows for name in row})
+    bad = [[name for name, verdict in row.items() if verdict != "trust"] for row in rows]
+    return {
+        "logs": len(rows),
+        "flagged": sum(map(bool, bad)) / len(rows),
+        "not to be trusted": sum("do not trust" in row.values() for row in rows) / len(rows),
+        "by": {name: sum(name in row for row in bad) / len(rows) for name in names},
+    }
+
+
+def _flags(fitted: Fitted, policy: Policy, seed: int) -> dict[str, str]:
+    told = (*fitted.verdict, *fitted.grounds.on_path(jax.random.key(seed + 1000), policy))
+    return {name: worst(d.verdict for d in told if d.name == name) for name in {d.name for d in told}}
+
+
+class TakesOne(Policy):
+    """Action 1 with a probability, whatever is seen."""
+
+    probability: float = 0.9
+
+    def __call__(self, carry: Any, observation: Any) -> tuple[Any, Categorical]:  # noqa: ARG002
+        """Of two."""
+        return carry, Categorical([1 - self.probability, self.probability])
+
+
+def _of_vectors(seed: int, kind: str, order: tuple[int, int]) -> dict[str, str]:
+    fitted = fit(jax.random.key(seed), bent(seed, kind), NeuralFit("triangular", updates=UPDATES, order=order))
+    return _flags(fitted, TakesOne(1.0 if kind == "thin" else 0.7), seed)
+
+
+def bent(seed: int, kind: str) -> EpisodeLog:
+    """s_0' = s_0 / 2 + a + u_0 and s_1' = s_1 / 2 + 1.5 (s_0' - s_0)² + u_1 / 3; the reward is s_1' - s_0'."""
+    rng = np.random.default_rng(seed)
+    state, hidden = rng.normal(size=(EPISODES, 2)), rng.choice([-1.0, 1.0], EPISODES)
+    seen, done, paid = [state], [], []
+    for _ in range(STEPS):
+        chance = np.full(EPISODES, 0.5)
+        if kind == "hidden":
+            chance = np.where(hidden > 0, 0.8, 0.2)
+        if kind == "thin":
+            chance = np.where(state[:, 0] < 0, 0.5, 0.0)
+        action = (rng.random(EPISODES) < chance).astype(int)
+        push = 0.7 * hidden if kind == "hidden" else 0.0
+        # Where the action was never tried, it does something else.
+        odd = np.where((kind == "thin") & (state[:, 0] > 0), -2.0, 1.0)
+        first = 0.5 * state[:, 0] + odd * action + push + 0.7 * rng.normal(size=EPISODES)
+        second = 0.5 * state[:, 1] + 1.5 * (first - state[:, 0]) ** 2 + rng.normal(size=EPISODES) / 3
+        state = np.stack([first, second], 1)
+        seen.append(state)
+        done.append(action)
+        paid.append(second - first)
+    return _log(np.stack(seen, 1), np.stack(done, 1), np.stack(paid, 1), 2)
+
+
+def _log(seen: np.ndarray, done: np.ndarray, paid: np.ndarray, actions: int) -> EpisodeLog:
+    """Of `[N, T + 1, d]`, `[N, T]` and `[N, T]`."""
+    size = seen.shape[2]
+    schema = Schema(gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32), gymnasium.spaces.Discrete(actions))
+    lengths = np.full(len(seen), done.shape[1])
+    flat = seen.reshape(-1, size).astype(np.float32)
+    return checked_log(schema, flat, done.ravel(), paid.ravel().astype(np.float32), lengths, np.ones(len(seen), bool))
+
+
+class Knowing(Planner):
+    """Whoever made the log of a patient: goes by what is seen, or by the frailty that is not."""
+
+    hidden: bool = True
+
+    def __call__(self, carry: Any, state: Any, observation: Any) -> tuple[Any, Categorical]:  # noqa: ARG002
+        """Treats the frail, or those who are worse."""
+        of_hidden, of_seen = jnp.where(state.index >= 4, 0.85, 0.15), jnp.where(state.index % 4 == 1, 0.6, 0.3)
+        treat = of_hidden if self.hidden else of_seen
+        return carry, Categorical(jnp.stack([1 - treat, treat]))
+
+
+def _of_table(seed: int, hidden: bool) -> dict[str, str]:
+    log = collect(jax.random.key(seed), ward(0.5 if hidden else 0.0), Knowing(hidden), EPISODES)
+    fitted = fit(jax.random.key(seed + 1), log, TabularFit("gumbel_max"))
+    return _flags(fitted, TabularPolicy([[0.3, 0.7]] * 4), seed)
+
+
+def ward(frail: float) -> TabularPOMDP:
+    """Ill, worse, recovered and dead; treatment helps the `frail` share of all patients, who are not told apart."""
+    wait = np.array([[0.75, 0.15, 0.1, 0.0], [0.2, 0.65, 0.0, 0.15], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    treat = np.array([[0.55, 0.2, 0.2, 0.05], [0.3, 0.5, 0.1, 0.1], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    frail_wait = np.array([[0.45, 0.4, 0.05, 0.1], [0.05, 0.6, 0.0, 0.35], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    frail_treat = np.array([[0.6, 0.1, 0.3, 0.0], [0.5, 0.3, 0.2, 0.0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    both = np.zeros((2, 8, 8))
+    both[:, :4, :4], both[:, 4:, 4:] = (wait, treat), (frail_wait, frail_treat)
+    return TabularPOMDP(
+        np.outer([1 - frail, frail], [0.6, 0.4, 0, 0]).ravel(),
+        both,
+        np.eye(4)[np.arange(8) % 4],
+        np.tile([0, 0, 1, -1], 2),
+        horizon=8,
+        reparameterization="gumbel_max",
+        terminal=np.tile([False, False, True, True], 2),
+    )
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """Errors of MB-PE and CF-PE where the noise is not what the model takes it for, and where it is."""
+
+    seeds: int = 20
+    """Logs in each case."""
+    out: Path = Path("results/fitting/hindsight.json")
+    """Where the numbers go."""
+
+    def run(self) -> None:
+        """Measure, writing after each seed."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        truth = {case: _pushed_truth(case) for case in ("heavy tails", "another population", "the same")}
+        rows: dict[str, list[dict[str, float]]] = {case: [] for case in truth}
+        start = time.time()
+        for seed in range(self.seeds):
+            heavy, plain = (pushed(seed, case)[0] for case in ("heavy tails", "the same"))
+            other, _ = pushed(seed, "another population")
+            of_heavy, of_plain = (fit(jax.random.key(seed), log, _RECIPE) for log in (heavy, plain))
+            asked = {"heavy tails": (of_heavy, heavy), "the same": (of_plain, plain)}
+            for case, (fitted, log) in (asked | {"another population": (of_plain, other)}).items():
+                rows[case].append(_errors(seed, fitted, log, truth[case]))
+            found = {case: _compared(each) | {"truth": truth[case]} for case, each in rows.items()}
+            replace_json(self.out, found | {"seconds": round(time.time() - start, 1), "rows": rows})
+
+
+_RECIPE = NeuralFit("additive", updates=400)
+
+
+class Steers(Policy):
+    """Against the state: action 0 pushes by -1, 1 not at all, 2 by 1."""
+
+    def __call__(self, carry: Any, observation: Array) -> tuple[Any, Categorical]:
+        """Hardly ever anything else."""
+        best = jnp.where(observation[0] > 0.5, 0, jnp.where(observation[0] < -0.5, 2, 1))
+        return carry, Categorical(logits=jnp.where(jnp.arange(3) == best, 5.0, 0.0))
+
+
+def pushed(seed: int, case: str, episodes: int = SEVERAL, steer: bool = False) -> tuple[EpisodeLog, np.ndarray]:
+    """A log of random actions in s' = 0.7 s + a + noise with a reward of -|s'|, and the returns."""
+    rng = np.random.default_rng([seed, 7 if case == "another population" else 0])
+    state, seen, done, paid = rng.normal(size=episodes), [], [], []
+    seen.append(state)
+    for _ in range(5):
+        action = rng.integers(0, 3, episodes)
+        if steer:
+            best = np.where(state > 0.5, 0, np.where(state < -0.5, 2, 1))
+            likely = np.exp(5.0) / (np.exp(5.0) + 2)
+            other = (best + rng.integers(1, 3, episodes)) % 3
+            action = np.where(rng.random(episodes) < likely, best, other)
+        noise = rng.standard_t(3, episodes) if case == "heavy tails" else rng.normal(size=episodes)
+        noise = noise + (0.8 if case == "another population" else 0.0)
+        state = 0.7 * state + (action - 1) + noise
+        seen.append(state)
+        done.append(action)
+        paid.append(-np.abs(state))
+    reward = np.stack(paid, 1)
+    return _log(np.stack(seen, 1)[:, :, None], np.stack(done, 1), reward, 3), reward.sum(1)
+
+
+def _pushed_truth(case: str) -> float:
+    return float(pushed(12345, case, TRUTH, steer=True)[1].mean())
+
+
+def _errors(seed: int, fitted: Fitted, log: EpisodeLog, truth: float) -> dict[str, float]:
+    method = OnScenarios(fitted.model, fitted.source)
+    table = compare(jax.random.key(seed), log, {"steers": Steers()}, [method])
+    return {name: float(row.value or np.nan) - truth for name, row in table.estimates["steers"].items()}
+
+
+def _compared(rows: list[dict[str, float]]) -> dict[str, Any]:
+    """Mean absolute errors, and the interval over seeds of how much smaller that of hindsight is."""
+    prior, hindsight = (np.abs([row[name] for row in rows]) for name in ("MB-PE", "CF-PE(6)"))
+    gain = prior - hindsight
+    error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else float("nan")
+    return {
+        "seeds": len(rows),
+        "MB-PE": float(prior.mean()),
+        "CF-PE": float(hindsight.mean()),
+        "ratio": float(hindsight.mean() / prior.mean()),
+        "gain": [float(gain.mean()), None if len(gain) < 2 else float(error)],
+    }
+
+
+if __name__ == "__main__":
+    tyro.extras.subcommand_cli_from_dict({"flags": Flags, "hindsight": Hindsight}).run()

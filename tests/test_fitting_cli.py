@@ -1,0 +1,69 @@
+"""`coulda fit`, and `coulda evaluate` without a model: what is printed and written, and whose verdict rows carry."""
+
+from pathlib import Path
+
+import jax
+import pytest
+import tyro
+
+from coulda.cli.evaluate import Evaluate
+from coulda.cli.fit import Fit
+from coulda.episodes import collect, write_any
+from coulda.errors import CouldaError
+from coulda.fitting import load_fitted
+from coulda.report import load_report
+from tests.triage import BEHAVIOR, triage
+
+WORLD = "from tests.triage import TARGET\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ward")
+    write_any(folder / "log.csv", collect(jax.random.key(0), triage(), BEHAVIOR, 400))
+    (folder / "world.py").write_text(WORLD)
+    return folder
+
+
+def run(command, *arguments) -> None:
+    tyro.cli(command, args=[str(argument) for argument in arguments]).run()
+
+
+def test_a_log_becomes_a_model_and_its_verdict_goes_into_the_table(folder: Path, capsys):
+    log, named = folder / "log.csv", ("--reparameterization", "gumbel_max")
+    run(Fit, log, *named, "--dry-run")
+    assert "A TabularFit, gumbel_max, 5 folds: since observations and actions are numbered." in capsys.readouterr().out
+    assert not (folder / "model").exists()
+    run(Fit, log, *named, "--out", folder / "model")
+    assert "own policy: trust." in capsys.readouterr().out
+    policy = ("--policy", f"{folder / 'world.py'}:TARGET")
+    run(Evaluate, log, "--model", folder / "model", *policy, "--out", folder / "named")
+    report, fitted = load_report(folder / "named"), load_fitted(folder / "model")
+    assert report.model is not None
+    assert report.model.sentences == fitted.summary
+    rows = {row.method: row for row in report.table.rows}
+    for method in ("MB-PE", "CF-PE(6)"):
+        names = [finding.name for finding in rows[method].findings]
+        assert {d.name for d in fitted.verdict} <= set(names)
+    assert "own policy" not in [finding.name for finding in rows["WIS"].findings]
+    with pytest.raises(FileExistsError, match="exists"):
+        run(Fit, log, *named, "--out", folder / "model")
+
+
+def test_without_a_model_one_is_fitted_unless_it_shall_not_be(folder: Path, capsys):
+    policy = ("--policy", f"{folder / 'world.py'}:TARGET")
+    run(Evaluate, folder / "log.csv", *policy)
+    shown = capsys.readouterr().out
+    assert "one was fitted to the log: a table with Gumbel-max" in shown
+    assert "CF-PE(6)" in shown
+    run(Evaluate, folder / "log.csv", *policy, "--no-fit")
+    assert "MB-PE" not in capsys.readouterr().out
+
+
+def test_what_does_not_fit_together_is_refused(folder: Path):
+    with pytest.raises(CouldaError, match="--out is missing"):
+        run(Fit, folder / "log.csv", "--reparameterization", "gumbel_max")
+    with pytest.raises(CouldaError, match="--states 3 is for --recipe hidden"):
+        run(Fit, folder / "log.csv", "--reparameterization", "gumbel_max", "--states", "3", "--dry-run")
+    with pytest.raises(CouldaError, match="name one of"):
+        run(Fit, folder / "log.csv", "--reparameterization", "additive", "--dry-run")
