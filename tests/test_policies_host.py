@@ -363,7 +363,7 @@ def test_columns_are_checked():
     frame["high"] = 1.5
     with pytest.raises(CouldaError, match=r"policy 'high' does not fit: .*at most 1"):
         compare(KEY, LOG, {"high": policy_in_frame(frame, "high")}, [ImportanceSampling()])
-    frame = frame.drop(columns=["new_0", "new_1"]).assign(new=0.5)
+    frame["new"] = 0.5
     column = policy_in_frame(frame, "new")
     with pytest.raises(CouldaError, match="of this log"):
         compare(KEY, LOG[:9], {"new": column}, [ImportanceSampling()])
