@@ -73,8 +73,8 @@ def _of_black_box(model: BlackBoxPOMDP) -> Choice:
     except CouldaError as error:
         raise CouldaError(
             f"no source is quick for {type(model).__name__}. inverted: {str(error).rstrip('.')}. tempered, by whole "
-            "rollouts, is slow and sure: ask for it by its name, or for Tempered(model, particles=…) with fewer. A network "
-            "is trained once, by `coulda train-hindsight --model … --out DIR`, and then asked for as DIR"
+            "rollouts, is slow and sure: ask for it by its name, or for Tempered(model, particles=…) with fewer. A "
+            "network is trained once, by `coulda train-hindsight --model … --out DIR`, and then asked for as DIR"
         ) from error
 
 
