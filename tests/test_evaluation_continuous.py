@@ -177,3 +177,21 @@ def test_what_is_missing_is_seen_to_be_missing():
     assert FittedQ(LinearQ()).estimate(KEY, Always(), fitted).value == pytest.approx(
         2 * hidden.mean() + 1 - hidden.mean(), abs=0.02
     )
+
+
+def test_a_behavior_that_repeats_itself_is_not_a_function_of_what_it_saw():
+    """Calibrated all the same: nothing that is seen tells what is done."""
+    rng, steps = np.random.default_rng(4), 4
+    schema = Schema(spaces.Discrete(3), spaces.Discrete(2))
+
+    def found(again):
+        actions = rng.random((500, steps)) < 0.5
+        for t in range(1, steps):
+            actions[:, t] = np.where(rng.random(500) < again, actions[:, t - 1], actions[:, t])
+        seen, lengths = rng.integers(3, size=500 * (steps + 1)), np.full(500, steps)
+        flags, reward = np.ones(500, bool), np.zeros(500 * steps)
+        log = checked_log(schema, seen, actions.astype(int).ravel(), reward, lengths, flags)
+        return propensity_diagnostic(read(fit_behavior(log), {}))[0].verdict
+
+    assert found(0.0) == "trust"
+    assert found(0.5) == "caution"

@@ -274,8 +274,8 @@ def test_missing_probabilities_are_named_and_can_be_fitted(log):
     assert estimate.status == "no probabilities"
     assert "fit_behavior" in estimate.explanation
     fitted = ImportanceSampling().estimate(KEY, TARGET, fit_behavior(unknown))
-    assert "fitted to the log" in fitted.reasons
-    assert fitted.verdict != "trust"
+    (checked,) = [d for d in fitted.diagnostics if d.name == "propensities"]
+    assert "calibrated" in checked.sentence
     assert fitted.value == pytest.approx(ImportanceSampling().estimate(KEY, TARGET, log).value, abs=0.1)
 
 

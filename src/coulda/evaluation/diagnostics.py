@@ -113,12 +113,11 @@ def pareto_shape(weights: np.ndarray) -> float:
     return float((m * fitted + 10 * 0.5) / (m + 10))
 
 
-def log_diagnostics(reading: Reading, *, weighs: bool = False, goes_on: bool = False) -> tuple[Diagnostic, ...]:
-    """Of the log itself: its size, fitted probabilities, episodes that were cut off.
+def log_diagnostics(reading: Reading, *, goes_on: bool = False) -> tuple[Diagnostic, ...]:
+    """Of the log itself: its size, episodes that were cut off.
 
     Args:
         reading: of the log.
-        weighs: whether the behavior's probabilities are used.
         goes_on: whether values go on from where an episode was cut off; for all others nothing more was paid.
     """
     n, cut = len(reading), reading.cut_short
@@ -130,9 +129,6 @@ def log_diagnostics(reading: Reading, *, weighs: bool = False, goes_on: bool = F
             f"There are {n} episodes; below {FEW_EPISODES} no interval is reliable.",
         )
     ]
-    if weighs and reading.log.schema.behavior == "fitted":
-        sentence = "The behavior probabilities were fitted to the log; their error is not in the interval."
-        found.append(Diagnostic("fitted behavior", 1.0, "caution", sentence))
     if cut:
         what = "values go on from there" if goes_on else "their later rewards are counted as zero"
         sentence = f"{cut} of {n} episodes were cut off before the horizon; {what}."

@@ -69,7 +69,7 @@ class DoublyRobust(SinglePolicyMethod):
         q, v = cross_fitted(key_folds, regression, steps)
         ratios = statistics(weighted, q, v, self.weighted)
         found = precision.of_weighted(generator(key_interval), ratios)
-        about_log = propensity_diagnostic(reading) + log_diagnostics(reading, weighs=True, goes_on=True)
+        about_log = propensity_diagnostic(reading) + log_diagnostics(reading, goes_on=True)
         checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
         rests = bool(reading.cut_short) or reading.log.schema.behavior == "fitted"
         return Estimate(

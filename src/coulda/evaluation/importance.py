@@ -67,7 +67,7 @@ class ImportanceSampling(SinglePolicyMethod):
         weights = total_weights(weighted, self.kind, self.cap)
         ratios = statistics(weighted, self.kind, self.cap)
         diagnostics = weight_diagnostics(weighted) + spread_diagnostic(ratios.terms)
-        diagnostics += propensity_diagnostic(reading) + log_diagnostics(reading, weighs=True)
+        diagnostics += propensity_diagnostic(reading) + log_diagnostics(reading)
         if self.kind == "capped":
             diagnostics = (cap_diagnostic(weights, weighted.total), *diagnostics)
         return Estimate(

@@ -5,6 +5,7 @@ seen, what is done in different steps is independent, so that steps count:
 
 - Choices: steps are grouped by the probability that an action was given, and the share of them in which it was taken is
   compared with the mean probability (Hosmer & Lemeshow, 1980).
+- Both: what was done and is not explained must not go with the action before, the step, or squares of what was seen.
 - Numbers: where the fitted distribution is right, its own cumulative probability of what was done is uniform, in every
   group of steps with alike means (Gneiting, Balabdaoui & Raftery, 2007).
 """
@@ -14,11 +15,11 @@ from gymnasium import spaces
 from scipy import stats
 
 from coulda.episodes import EpisodeLog
-from coulda.episodes.behavior import choice_probabilities, held_out, location_and_scale
+from coulda.episodes.behavior import choice_probabilities, fitted_behavior, held_out, location_and_scale
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.reading import Reading
-from coulda.evaluation.simulation import sample
+from coulda.evaluation.simulation import sample, unexplained
 
 GROUPS = 5
 """Of steps, by what was predicted."""
@@ -43,6 +44,13 @@ def _checked(log: EpisodeLog) -> Diagnostic:
     chance = float(stats.chi2.sf(square, max(freedom, 1)))
     told = f"fitted to other episodes, the behavior's probabilities are off by up to {size:.2g}"
     if chance >= UNUSUAL or size < SMALL_MISS:
+        missed = unexplained(fitted_behavior(log, penalty=1.0), log.padded())
+        if missed < UNUSUAL:
+            text = (
+                "What was done depends on the step, on what was done before, or otherwise on what was seen (a function "
+                f"of the observation would do so with probability {missed:.0e}): fitted probabilities are not those."
+            )
+            return Diagnostic("propensities", missed, "caution", text)
         return Diagnostic("propensities", chance, "trust", f"Fitted probabilities are calibrated: {told}.")
     verdict: Verdict = "do not trust" if chance < RARE and size >= LARGE_MISS else "caution"
     return Diagnostic(

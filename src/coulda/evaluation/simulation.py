@@ -71,6 +71,12 @@ QUANTITIES = (
 """In the order in which they are told."""
 
 
+_NOT_OF_THE_OBSERVATION = (
+    "The behavior is not a function of the observation that could be fitted (what was done depends on the step, on "
+    "what was done before, or otherwise on what was seen), so that the model cannot be checked by simulating it."
+)
+
+
 class Contrast(NamedTuple):
     """Whether simulated and logged episodes differ in one quantity."""
 
@@ -268,7 +274,8 @@ def _behavior(log: EpisodeLog, logged: Episode, policies: Mapping[str, Policy]) 
     """Who made the log: a function of the observation, or a policy that gives the logged probabilities."""
     fitted = fitted_behavior(log, SMALL_PENALTY)
     if not _has_probabilities(log):
-        return fitted, _memory(fitted, logged)
+        chance = unexplained(fitted, logged)
+        return fitted, Doubt(_NOT_OF_THE_OBSERVATION, chance) if chance < UNUSUAL else None
     taken, live = np.asarray(logged.log_prob, float), np.asarray(logged.live)
     doubt = _gap((taken - _taken(fitted, logged)).sum(1))
     if doubt is not None:
@@ -299,22 +306,18 @@ def _gap(lost: np.ndarray) -> Doubt | None:
     )
 
 
-def _memory(fitted: FittedBehavior, logged: Episode) -> Doubt | None:
-    """A score test of what the fitted behavior does not see: the action before, the step, squares of numbers."""
+def unexplained(fitted: FittedBehavior, logged: Episode) -> float:
+    """A score test of what the fitted behavior does not see: the action before, the step, squares of numbers.
+
+    The probability that a behavior which is a function of the observation leaves as much unexplained.
+    """
     scores, squares, errors = (np.asarray(x, float) for x in run(eqx.Partial(_scores, fitted), (logged,)))
     total, deviation = np.abs(scores.sum(0)), np.sqrt((scores**2).sum(0))
     size = total / np.sqrt(np.maximum(np.outer(squares.sum(0), errors.sum(0)).ravel(), 1e-12))
     # What happened in a few episodes only is not normal yet.
     often = (scores != 0).sum(0) >= FEWEST
     z = np.where(often & (size >= SMALL_CORRELATION), total / np.maximum(deviation, 1e-12), 0.0)
-    chance = min(1.0, float(2 * stats.norm.sf(z.max()) * len(z)))
-    if chance >= UNUSUAL:
-        return None
-    return Doubt(
-        "The behavior is not a function of the observation that could be fitted (what was done depends on the step, on "
-        "what was done before, or otherwise on what was seen), so that the model cannot be checked by simulating it.",
-        chance,
-    )
+    return min(1.0, float(2 * stats.norm.sf(z.max()) * len(z)))
 
 
 def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Array]:
