@@ -47,6 +47,7 @@ SLOW = {
         "tutorials/stable_baselines3.md",
         "tutorials/when_a_fitted_model_misleads.md",
         "tutorials/when_counterfactuals_mislead.md",
+        "tutorials/your_own_simulator.md",
         "walks.md",
     )
 }

@@ -231,6 +231,7 @@ def test_linear_regression_on_one_hot_features_is_the_table(log):
     np.testing.assert_allclose(np.asarray(values[0])[:, 0], np.asarray(values[1])[:, 0], atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_network_finds_the_same_value(log):
     estimate = FittedQ(NetworkQ(width=8, updates=60, learning_rate=1e-2)).estimate(KEY, TARGET, log)
     assert estimate.value == pytest.approx(FittedQ().estimate(KEY, TARGET, log).value, abs=0.03)

@@ -122,6 +122,7 @@ def test_flips_are_the_episodes_that_cross(table, log):
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.slow
 def test_more_scenarios_narrow_the_part_that_they_can(log):
     one, many = (evaluate(KEY, MODEL, TARGET, log, Exact(MODEL), precision=Precision(scenarios=m)) for m in (1, 8))
     assert many.interval.width < one.interval.width
@@ -162,6 +163,7 @@ def test_scenarios_that_do_not_replay_the_log_are_reported(log):
     assert right.verdict == "trust"
 
 
+@pytest.mark.slow
 def test_partially_observed_worlds():
     """Observations tell ill from worse with 80 %; hindsight still is unbiased (Corollary 1)."""
     blurred = np.array([[0.8, 0.2, 0, 0], [0.2, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
@@ -224,6 +226,7 @@ class Picky(TabularPOMDP):
         return scenario.initial[0] > 1.0
 
 
+@pytest.mark.slow
 def test_malformed_scenarios_are_counted(log):
     """The model itself says which are: their share is the Gumbel's tail, 1 - exp(-exp(-1))."""
     tables = INITIAL, np.stack([WAIT, TREAT]), np.eye(4), REWARD

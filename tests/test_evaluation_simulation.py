@@ -198,6 +198,7 @@ def test_a_wrong_model_is_warned_of_and_told_why(what):
     assert re.search(sentence, found.sentence), found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flagged", [True, False])
 def test_cut_episodes_are_compared_as_far_as_they_go(flagged):
     """Two steps of five, told to be cut off, are no contradiction; told to have ended of themselves they are one."""
@@ -206,6 +207,7 @@ def test_cut_episodes_are_compared_as_far_as_they_go(flagged):
     assert simulated(triage(), log).verdict == ("do not trust" if flagged else "trust")
 
 
+@pytest.mark.slow
 def test_a_behavior_with_memory_is_not_held_against_the_model():
     """The fitted behavior is another one, and so are its episodes, whatever the model; in the table it is known."""
     world = worlds()["tiger"][0]
@@ -247,11 +249,13 @@ def test_only_where_there_is_no_hindsight_and_once_for_all_policies():
     assert len(named(evaluate(KEY, wrong, TARGET, log, Prior(wrong)))) == 1
 
 
+@pytest.mark.slow
 def test_a_stored_log_says_the_same(tmp_path):
     write_log(tmp_path / "log", logged("triage").batches(70))
     assert simulated(triage(), open_log(tmp_path / "log")) == simulated(triage(), logged("triage"))
 
 
+@pytest.mark.slow
 def test_a_log_need_not_have_seen_all_actions():
     world, _ = worlds()["tiger"]
     log = collect(jax.random.key(2), world, Table([[0.5, 0.5, 0.0]] * 3), 100)

@@ -204,6 +204,7 @@ def test_trusted_estimates_that_contradict_each_other_say_so():
     assert {e.verdict for e in equals.values()} == {"trust"}
 
 
+@pytest.mark.slow
 def test_wrong_observation_probabilities_are_found_and_a_small_log_cannot_tell():
     rng = np.random.default_rng(0)
     move, see = rng.dirichlet(np.ones(4), (2, 4)), rng.dirichlet(np.full(4, 0.5), 4)

@@ -221,6 +221,7 @@ def best_by_history(model, episode, scenarios, count, changes):
     return [best((), list(range(count)), k) / count for k in range(changes + 1)]
 
 
+@pytest.mark.slow
 def test_a_policy_of_the_history_listens():
     """It equals the best of all on the scenarios to choose by, and is no worse there than the best sequence.
 

@@ -94,6 +94,7 @@ def test_a_table_is_its_counts_and_what_was_never_tried_is_unknown():
         assert found["never tried"] == verdict
 
 
+@pytest.mark.slow
 def test_a_table_of_many_episodes_is_right_and_its_twin_is_not():
     """Values within four of their own standard errors: a false failure in 16,000. Other rewards are far off."""
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)

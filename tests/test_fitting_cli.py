@@ -50,6 +50,7 @@ def test_a_log_becomes_a_model_and_its_verdict_goes_into_the_table(folder: Path,
         run(Fit, log, *named, "--out", folder / "model")
 
 
+@pytest.mark.slow
 def test_without_a_model_one_is_fitted_unless_it_shall_not_be(folder: Path, capsys):
     policy = ("--policy", f"{folder / 'world.py'}:TARGET")
     run(Evaluate, folder / "log.csv", *policy)

@@ -98,6 +98,7 @@ def infer(source, keys, episode):
 # What may matter, and what may not.
 
 
+@pytest.mark.slow
 def test_it_is_a_source_that_sees_the_history_alone():
     """Structure, keys, vmap; and what follows h_t has no effect, bit for bit."""
     check_scenarios(lamp(), Lamp())

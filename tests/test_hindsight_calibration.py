@@ -132,6 +132,7 @@ def test_the_unbent_twin_passes():
     assert found(HIDDEN, Bent, 1.0, 0.0).verdict == "calibrated"
 
 
+@pytest.mark.slow
 def test_the_prior_says_nothing_more_than_itself():
     """Whether it says so or not, in which case log p(h | u) tells. Fails by chance for two keys in a hundred."""
     honest, ignorant = found(TIGER, Prior), found(HIDDEN, Ignorant)
@@ -282,6 +283,7 @@ def test_bad_input_is_refused_before_any_work():
         ask(policies={"other": LinearGaussianPolicy.zero(1, 1)})
 
 
+@pytest.mark.slow
 def test_the_picture_shows_what_is_wrong_in_red():
     assert "#b3261e" in draw_calibration(found(HIDDEN, Bent, 0.8, 0.0))
 

@@ -317,6 +317,7 @@ def short_episode():
     return jax.tree.map(lambda leaf: leaf[index], episodes)
 
 
+@pytest.mark.slow
 def test_inferred_scenarios_replay_ends_rewards_and_observations():
     """The evidence is what comes back."""
     model, episode = Ends(), short_episode()

@@ -20,10 +20,10 @@ from coulda.episodes import Schema, checked_log, collect, policy_in_frame, to_fr
 from coulda.errors import CouldaError
 from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, OnScenarios, compare, model_free
 from coulda.evaluation.reading import read
-from coulda.host_calls import raised_as_they_are
 from coulda.noise import Categorical, Normal
 from coulda.policies import HostPolicyError, UniformPolicy, as_policy, find_policy, host
 from coulda.pomdp import Policy, batched, rollout
+from coulda.pomdp.batching import raised_as_they_are
 from tests.conftest import ROOT
 
 TIGER = tiger(horizon=3, reparameterization="inverse_cdf")

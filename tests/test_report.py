@@ -94,6 +94,7 @@ def test_agreement_counts_the_draws_with_this_tile(explorer):
     assert min(first) < explorer.num_samples  # one masked observation leaves doubt
 
 
+@pytest.mark.slow
 def test_the_whole_episode_leaves_less_doubt(world, explorer):
     def doubt(found: Explorer) -> float:
         counts = [decoded(e.factual.frames.agreement, (7, 7))[0] for e in found.episodes]

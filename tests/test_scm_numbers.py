@@ -45,6 +45,7 @@ def test_partial_evidence_has_the_conjugate_posterior(engine):
     assert abs(mean - 0.5) > error  # the twin: E/4, which forgets the prior
 
 
+@pytest.mark.slow
 def test_nuts_walks_uniform_and_gumbel_noise():
     """A hidden Uniform and a hidden Gumbel seen through their sum, against importance sampling."""
     scm = SCM(

@@ -128,6 +128,7 @@ def test_a_source_is_trained_online_on_privileged_pairs():
     assert 40 < state.source.left < 88  # a fair coin: 4.2 standard deviations, false failure once in 40,000
 
 
+@pytest.mark.slow
 def test_logged_episodes_are_enough_to_improve():
     search = PolicySearch(MODEL, MODEL, Exact(MODEL), SGD, num_episodes=4)
     state = search.init(policy())

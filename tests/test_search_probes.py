@@ -69,6 +69,7 @@ def two_steps(see_the_step: bool) -> TabularPOMDP:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("see_the_step", [True, False])
 def test_two_step_reward(see_the_step):
     probabilities, _ = run(searching(two_steps(see_the_step)), TabularPolicy(np.full((3, 2), 0.5)), steps=80)
@@ -113,6 +114,7 @@ def test_support_mismatch_is_reported(supported):
     assert np.isfinite(probabilities).all()
 
 
+@pytest.mark.slow
 def test_an_expert_helps_where_chance_alone_finds_nothing():
     # Fifteen steps without a mistake pay 1: by chance once in 2¹⁵. (With the ratio the expert's luck is weighed away.)
     states = 17

@@ -182,6 +182,7 @@ def test_a_mixture_of_linear_models_is_found_again():
     np.testing.assert_allclose(np.exp(prior.log_weights), np.bincount(which) / 800, atol=0.02)
 
 
+@pytest.mark.slow
 def test_value_gradients_are_counterfactual_evaluations_of_perturbed_policies():
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # steps are int32, sizes int64
         environment, model = Pendulum(horizon=10), Pendulum(horizon=10, gravity=4.0)

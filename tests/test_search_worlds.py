@@ -36,6 +36,7 @@ def test_the_scenarios_make_the_method(tmp_path, scenarios, value):
     assert evaluations[-1]["true_return"] == pytest.approx(value, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_linear_system_is_brought_to_zero(tmp_path):
     options = {"world": "linear", "planner": "expert", "ratio": False, "learning_rate": 0.1}
     first, *_, last = searched(tmp_path, updates=61, evaluate_every=20, **options)
@@ -60,6 +61,7 @@ def test_a_world_is_learned_in_hindsight(tmp_path, world):
     assert evaluations[-1]["low"] > before["high"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_where_it_would_have(tmp_path):
     options = {"scenarios": "hindsight", "evaluate_every": 2, "refresh": 3}
     searched(tmp_path / "whole", updates=6, **options)

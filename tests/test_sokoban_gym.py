@@ -115,6 +115,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
         assert strip.size[0] > strip.size[1]
 
 
+@pytest.mark.slow
 def test_playing_a_solution(tmp_path, capsys, monkeypatch):
     (tmp_path / "level.txt").write_text("; 0\n#######\n#@ $ .#\n#######\n")
     keys = tmp_path / "keys"

@@ -23,6 +23,7 @@ def test_one_wrong_move_in_sokoban_is_found():
     assert found["optimal"]
 
 
+@pytest.mark.slow
 def test_tables_of_few_draws_flatter():
     """With 10 draws a row by far, with 1,000 still; 3 episodes, fixed key."""
     found = flattered_values(jax.random.key(0), 3)

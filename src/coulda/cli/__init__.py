@@ -138,7 +138,7 @@ def _keep_programs() -> None:
 
 
 def _compute(command: Any) -> None:
-    from coulda.host_calls import raised_as_they_are
+    from coulda.pomdp.batching import raised_as_they_are
     from coulda.trainer import use_all_cores
 
     # A program that used JAX before it called `main` keeps the devices that it has.

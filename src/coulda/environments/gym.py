@@ -21,10 +21,10 @@ from coulda.environments.host_workers import Pool
 from coulda.environments.inverting import invert_episode
 from coulda.environments.taping import layers, taped_reset, taped_step
 from coulda.errors import CouldaError
-from coulda.host_calls import host_call
 from coulda.naming import anywhere, named
 from coulda.noise import Uniform
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, LocationScaleAction, Scenario
+from coulda.pomdp.batching import host_call
 from coulda.pomdp.black_box import Inverted
 
 PILOT, PILOT_STEPS = 3, 40

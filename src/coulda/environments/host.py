@@ -19,9 +19,9 @@ from coulda.environments.host_playing import Inputs, Program, unsaved
 from coulda.environments.host_workers import Pool
 from coulda.environments.taping import drawing_from
 from coulda.errors import CouldaError
-from coulda.host_calls import host_call
 from coulda.noise import NoiseDistribution, Point
 from coulda.pomdp import ActionMechanism, Episode
+from coulda.pomdp.batching import host_call
 from coulda.pomdp.black_box import BlackBoxPOMDP, Played
 
 Begin = Callable[[gymnasium.Env, Any], Any]

@@ -9,8 +9,8 @@ from jax import Array
 
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, spans
 from coulda.episodes.validation import checked_log
-from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Actor, Episode, batched, rollout
+from coulda.pomdp.batching import raised_as_they_are
 
 
 @raised_as_they_are()

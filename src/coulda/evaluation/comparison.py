@@ -19,8 +19,8 @@ from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
-from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Policy
+from coulda.pomdp.batching import raised_as_they_are
 from coulda.progress import Advance
 
 

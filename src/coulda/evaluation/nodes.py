@@ -24,8 +24,8 @@ def node_weights(size: int) -> np.ndarray:
     """The weights of `nodes`, `[K]`.
 
     >>> points, weights = nodes(2), node_weights(2)
-    >>> [round(float(weights @ x), 6) for x in (np.ones(25), points[:, 0], points[:, 0] ** 4)]
-    [1.0, 0.0, 3.0]
+    >>> [round(float(weights @ x), 6) for x in (np.ones(25), points[:, 0] ** 2, points[:, 0] ** 4)]
+    [1.0, 1.0, 3.0]
     """
     if size > len(HERMITE):
         return np.full(2 * size, 1 / (2 * size))

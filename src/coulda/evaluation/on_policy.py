@@ -14,8 +14,8 @@ from coulda.evaluation.estimate import Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.reading import Reading, generator
-from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Policy, batched, rollout
+from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.episode import FINE
 
 

@@ -24,10 +24,10 @@ from coulda.errors import CouldaError
 from coulda.hindsight.likelihood import Evidence, seen_in
 from coulda.hindsight.particles import Sampler, check_size
 from coulda.hindsight.source import FINE, ScenarioSource, fresh
-from coulda.host_calls import raised_as_they_are
 from coulda.noise import Point, merge
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
+from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.episode import check_discount
 from coulda.pomdp.observing import no_density
 from coulda.progress import Advance

@@ -21,9 +21,9 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.host_calls import host_call
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import Policy
+from coulda.pomdp.batching import host_call
 
 MOST_ROWS = 2**12
 """Observations in one call. More are no faster, and a network's activations for all steps of a log fill the memory."""

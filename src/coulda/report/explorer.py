@@ -21,8 +21,8 @@ from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
-from coulda.host_calls import raised_as_they_are
 from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
+from coulda.pomdp.batching import raised_as_they_are
 from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
 from coulda.report.frames import View, view_of
 
