@@ -12,6 +12,7 @@ import pytest
 from coulda.environments import tiger
 from coulda.policies import UniformPolicy
 from coulda.pomdp import batched, rollout
+from coulda.pomdp.batching import LARGEST, _at_once, host_call
 from tests.conftest import ROOT
 
 MODEL = tiger(horizon=2, reparameterization="inverse_cdf")
@@ -54,3 +55,14 @@ def test_empty_arrays_come_through(chunk_size):
     found = batched(lambda x: (x + 1, jnp.zeros((3, 0))), jnp.arange(7), chunk_size=chunk_size)
     assert found[0].tolist() == list(range(1, 8))
     assert found[1].shape == (7, 3, 0)
+
+
+def test_calls_to_the_host_are_one_devices():
+    """Each device would wait in a call for a thread that hands over its arguments, and so for ever."""
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    doubled = lambda x: host_call(lambda rows: 2 * rows, shape, x)
+    _, at_once, alone = _at_once(doubled, jnp.arange(64.0))
+    assert alone
+    assert at_once == LARGEST
+    assert not _at_once(lambda x: 2 * x, jnp.arange(64.0))[2]
+    np.testing.assert_array_equal(batched(doubled, jnp.arange(64.0)), 2 * np.arange(64.0))

@@ -39,11 +39,10 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
     Array([1, 2, 3, 4, 5], dtype=int32)
     """
     size = jax.tree.leaves(batch)[0].shape[0]
-    devices = jax.local_device_count() if size >= jax.local_device_count() else 1
-    if chunk_size is None:
-        traced, chunk_size = _at_once(function, batch)
-        # Each device's share has another mesh than what was traced here, and is traced by itself.
-        function = traced if devices == 1 else function
+    traced, at_once, alone = _at_once(function, batch)
+    devices = 1 if alone else jax.local_device_count()
+    # Each device's share has another mesh than what was traced here, and is traced by itself.
+    function, chunk_size = traced if devices == 1 else function, chunk_size or at_once
     # Devices take equal shares in equal chunks, so that the function is compiled once; what is missing is made up with
     # the first element and dropped.
     chunks = max(-(-size // (devices * chunk_size)), 1)
@@ -70,21 +69,26 @@ def _chunked(function: Callable[[Any], Any], chunks: int, batch: Any) -> Any:
     return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, batch)))
 
 
-def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], int]:
-    """The function, traced, and the chunk of which the largest array that a loop makes in a step fills the cache.
+def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], int, bool]:
+    """The function, traced; how many elements at once; and whether one device does it alone.
 
-    Only the trace tells of that. `vmap` goes through the traced program in less than half the time that it takes to
+    A chunk is as large that the largest array that a loop makes in a step fills the cache. One device works alone where
+    there are few elements, or calls to the host.
+
+    A call waits for a thread of XLA's that hands over its arguments: where each device waits in a call, none is left.
+    Only the trace tells of all that. `vmap` goes through the traced program in less than half the time that it takes to
     trace the function once more.
     """
     if jax.tree.leaves(batch)[0].shape[0] <= SMALLEST:
-        return function, SMALLEST
+        return function, SMALLEST, True
     element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
     program, result = jax.make_jaxpr(function, return_shape=True)(element)
     sizes = list(_sizes(program.jaxpr, in_loop=False))
     # Who works outside of JAX is asked as seldom as can be: a call costs more than what leaves the cache.
-    largest = 1 if CALLS_HOST in sizes else max(sizes, default=1)
+    calls = CALLS_HOST in sizes
+    largest = 1 if calls else max(sizes, default=1)
     run = lambda x: jax.tree.unflatten(jax.tree.structure(result), jaxpr_as_fun(program)(*jax.tree.leaves(x)))
-    return run, int(np.clip(CACHE // largest, SMALLEST, LARGEST))
+    return run, int(np.clip(CACHE // largest, SMALLEST, LARGEST)), calls
 
 
 def _sizes(jaxpr: Any, in_loop: bool) -> Iterator[int]:
