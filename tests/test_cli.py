@@ -56,6 +56,16 @@ def test_a_mistake_in_ones_own_file_shows_ones_own_frames(tmp_path, capsys, text
     assert "your own code" in error
 
 
+def test_a_policy_is_no_model(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("def policy(observations):\n    return observations")
+    (tmp_path / "log.csv").write_text("episode,step,observation,action,reward\n0,0,0,0,1.0\n0,1,1,1,0.0\n")
+    name = f"{tmp_path / 'mine.py'}:policy"
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(tmp_path / "log.csv"), "--model", name, "--policy", name])
+    assert stop.value.code == 2
+    assert "needs arguments, so that it is no POMDP" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_where_compiled_programs_are_kept_is_one_variable(tmp_path):
     program = (
         "import os, sys; from coulda.cli import _keep_programs; _keep_programs();"

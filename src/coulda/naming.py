@@ -2,14 +2,16 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from coulda.errors import CouldaError
 
-__all__ = ["anywhere", "load", "named"]
+__all__ = ["anywhere", "load", "named", "takes_nothing"]
 
 Kind = TypeVar("Kind")
 
@@ -34,12 +36,26 @@ def named(name: str) -> Any:
 
 def load(name: str, kind: type[Kind] | tuple[type[Kind], ...]) -> Kind:
     """The object of that name, or what the function of that name returns; it must be a `kind`, or one of several."""
-    found = named(name)
-    value = found if isinstance(found, kind) else found() if callable(found) else found
-    if not isinstance(value, kind):
-        kinds = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
-        raise CouldaError(f"'{name}' is a {type(value).__name__}, not a {kinds}")
-    return value
+    found: Any = named(name)
+    kinds = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+    if not isinstance(found, kind) and callable(found):
+        if not takes_nothing(found):
+            raise CouldaError(f"'{name}' needs arguments, so that it is no {kinds}, nor a function that makes one")
+        found = found()
+    if not isinstance(found, kind):
+        raise CouldaError(f"'{name}' is a {type(found).__name__}, not a {kinds}")
+    return found
+
+
+def takes_nothing(function: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # built in, and does not say
+        pass
+    return True
 
 
 def anywhere(name: str) -> str:

@@ -21,7 +21,7 @@ from coulda.environments.host_workers import Pool
 from coulda.environments.inverting import invert_episode
 from coulda.environments.taping import layers, taped_reset, taped_step
 from coulda.errors import CouldaError
-from coulda.naming import anywhere, named
+from coulda.naming import anywhere, load
 from coulda.noise import Uniform
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, LocationScaleAction, Scenario
 from coulda.pomdp.batching import host_call
@@ -131,14 +131,11 @@ def load_model(name: str) -> POMDP:
 
     The name may be that of a function which makes either of the two, or of a class.
     """
-    found = named(name)
-    made = found() if callable(found) and not isinstance(found, POMDP) else found
+    made = load(name, (POMDP, gymnasium.Env))
     if isinstance(made, POMDP):
         return made
-    if isinstance(made, gymnasium.Env):
-        made.close()
-        return GymSimulator(anywhere(name))
-    raise CouldaError(f"'{name}' is a {type(made).__name__}, not a POMDP or a gymnasium.Env")
+    made.close()
+    return GymSimulator(anywhere(name))
 
 
 def _mechanism(space: gymnasium.Space) -> ActionMechanism:

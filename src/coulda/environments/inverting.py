@@ -113,7 +113,7 @@ class Walker:
         # Gymnasium's own checks note what they have looked at, which is no part of the state.
         kept = [layer for layer in layers(self.env) if not isinstance(layer, gymnasium.wrappers.PassiveEnvChecker)]
         parts = [(name, value) for layer in kept for name, value in vars(layer).items() if name != "env"]
-        written = io.BytesIO()
+        written = io.BytesIO()  # only compared with others, and never read back
         pickler = pickle.Pickler(written)
         pickler.fast = True  # Whether two parts are one object or equal must not matter.
         try:

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from coulda.errors import CouldaError
-from coulda.naming import named
+from coulda.naming import named, takes_nothing
 from coulda.policies.host import Ask, Host, HostPolicy
 from coulda.policies.logged import COLUMN
 from coulda.policies.onnx_files import onnx_policy
@@ -77,19 +77,15 @@ def find_policy(name: str, action_space: gymnasium.Space) -> Policy:
     if name.endswith(".onnx"):
         return onnx_policy(name, action_space)
     found = named(name)
-    if not isinstance(found, Policy) and (isinstance(found, type) or _takes_nothing(found)):
+    if not isinstance(found, Policy) and (isinstance(found, type) or _makes_one(found)):
         found = found()
     # Without folders: workers find it by another path, and shall call it the same.
     return as_policy(found, action_space, f"'{Path(name).name}'")
 
 
-def _takes_nothing(found: Any) -> bool:
+def _makes_one(found: Any) -> bool:
     """Whether it is a function that makes a policy, and not one that is asked."""
-    if not inspect.isroutine(found) and not isinstance(found, partial):
-        return False
-    needed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(found).parameters.values()
-    return not any(one.kind in needed and one.default is one.empty for one in parameters)
+    return (inspect.isroutine(found) or isinstance(found, partial)) and takes_nothing(found)
 
 
 def _stateless(function: Callable[[Any], Any]) -> Ask:
