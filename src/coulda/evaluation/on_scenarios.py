@@ -7,7 +7,7 @@ with t > 0 it is CF-PE(t). All policies are run on the same scenarios, so that t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -20,13 +20,13 @@ from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
+from coulda.evaluation.grounds import Grounds, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
-from coulda.evaluation.intervals import Precision, Ratios, Returns, widened
+from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
+from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.model_checks import (
     Replay,
-    Shift,
-    Shifts,
     check_log_fits,
     chosen_by_ends,
     ends_diagnostic,
@@ -35,7 +35,6 @@ from coulda.evaluation.model_checks import (
     missing_end,
     replay,
     replay_diagnostic,
-    shift,
     support_diagnostic,
 )
 from coulda.evaluation.reading import (
@@ -65,26 +64,6 @@ HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
-
-
-class Grounds(Protocol):
-    """What a model that was fitted rests on: every row that rests on the model inherits it."""
-
-    @property
-    def verdict(self) -> tuple[Diagnostic, ...]:
-        """Of the model, whoever is evaluated."""
-        ...
-
-    def on_path(self, key: Array, policy: Policy) -> tuple[Diagnostic, ...]:
-        """Of the places where a policy goes. Consumes `key`."""
-        ...
-
-    def refit_error(self, key: Array, policy: Policy) -> tuple[float, int]:
-        """How far off the policy's value is since another log would have made another model, with degrees of freedom.
-
-        A standard error. Consumes `key`.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -166,7 +145,8 @@ class OnScenarios(Method):
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                found[name] = self._grounded(key_support, reading.policies[name], methods, run.precision.level)
+                policy, level = reading.policies[name], run.precision.level
+                found[name] = grounded(key_support, self.grounds, policy, methods, level)
         for other, (model, source) in self.alternatives.items():
             again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
             for name, methods in again.items():
@@ -174,21 +154,6 @@ class OnScenarios(Method):
                     mine = found[name][method]
                     found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
-
-    def _grounded(self, key: Array, policy: Policy, methods: dict[str, Estimate], level: float) -> dict[str, Estimate]:
-        """Rows of a policy with what the fit says of itself, and with intervals that know of its error."""
-        assert self.grounds is not None
-        key_path, key_refit = jax.random.split(key)
-        told = (*self.grounds.verdict, *self.grounds.on_path(key_path, policy))
-        error, freedom = self.grounds.refit_error(key_refit, policy)
-        found = {}
-        for name, row in methods.items():
-            limits = (
-                row.interval if row.interval is None else widened(row.interval, row.value or 0.0, error, freedom, level)
-            )
-            details = row.details | {"error of the fit": error}
-            found[name] = replace(row, interval=limits, diagnostics=(*row.diagnostics, *told), details=details)
-        return found
 
     def _exactly(
         self, key: Array, reading: Reading, policy: str, methods: dict[str, Estimate], precision: Precision
