@@ -132,6 +132,16 @@ def test_ends_by_chance_and_rewards_that_vary_are_told():
     assert np.isfinite(infinite)
 
 
+def test_an_observation_that_is_never_gone_on_from_is_an_end_at_the_horizon_too():
+    """0 may be an end or not, 2 always is: arriving there with the last step is no way on, of which nothing is known."""
+    episodes = [([0, 1, 0], [0, 0], [1.0, 1.0]), ([0, 2], [0], [3.0]), ([0, 0, 1, 2], [0, 0, 0], [1.0, 1.0, 3.0])] * 3
+    fitted = fit(jax.random.key(0), numbered(episodes, actions=1), TabularFit("gumbel_max", folds=2))
+    transition = np.asarray(fitted.model.tables()[0])
+    assert fitted.model.twins
+    assert transition[0, :, 2].sum() == 0
+    assert transition[0, 1, 3 + 2] == pytest.approx(3.5 / 7)
+
+
 # ---------------------------------------------------------------- vectors
 
 
@@ -179,7 +189,7 @@ def _replayed(model, scenarios, episodes):
 def test_dimensions_without_noise_are_found(fitted_vectors):
     _, fitted = fitted_vectors
     assert np.asarray(fitted.model.noisy).tolist() == [True, False, True]
-    assert any("without noise, linear in what came before: 1" in sentence for sentence in fitted.summary)
+    assert any("ithout noise, linear in what came before: dimension 1" in sentence for sentence in fitted.summary)
     assert not bool(fitted.model.ends)
 
 
