@@ -133,7 +133,7 @@ def test_ends_by_chance_and_rewards_that_vary_are_told():
 
 
 def test_an_observation_that_is_never_gone_on_from_is_an_end_at_the_horizon_too():
-    """0 may be an end or not, 2 always is: arriving there with the last step is no way on, of which nothing is known."""
+    """0 may be an end or not, 2 always is: arriving there with the last step is no way on."""
     episodes = [([0, 1, 0], [0, 0], [1.0, 1.0]), ([0, 2], [0], [3.0]), ([0, 0, 1, 2], [0, 0, 0], [1.0, 1.0, 3.0])] * 3
     fitted = fit(jax.random.key(0), numbered(episodes, actions=1), TabularFit("gumbel_max", folds=2))
     transition = np.asarray(fitted.model.tables()[0])

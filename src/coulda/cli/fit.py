@@ -81,7 +81,8 @@ class Fit:
         save_fitted(self.out, fitted)
         shutil.rmtree(folder, ignore_errors=True)
         tell(console, fitted)
-        console.print(f"`coulda evaluate {self.log} --model {self.out} --policy …` rests on it.", markup=False)
+        same = "" if self.columns == Columns() else ", with the same --columns,"
+        console.print(f"`coulda evaluate {self.log} --model {self.out} --policy …`{same} rests on it.", markup=False)
 
     def chosen(self, log: EpisodeLog) -> tuple[Recipe, str]:
         """The recipe, and why it is that one."""
