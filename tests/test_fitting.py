@@ -29,7 +29,7 @@ from coulda.fitting.finite_em import HiddenTables
 from coulda.fitting.folds import deal
 from coulda.fitting.grounds import Nearness, jackknife, spread
 from coulda.fitting.judging import Noise, independence, own_policy, transforms
-from coulda.fitting.memory import markov, memory
+from coulda.fitting.memory import lasting_rewards, markov, memory
 from coulda.fitting.neural import blank
 from coulda.fitting.steps import steps_of
 from coulda.fitting.systems import system_model, units_of
@@ -303,6 +303,17 @@ def test_support_is_near_logged_steps_with_the_same_action():
     assert near.support(first).verdict == "trust"
     assert near.support(second).verdict == "do not trust"
     assert near.support(second[again[:, 0] < 0]).verdict == "trust"
+
+
+def test_rewards_that_depend_on_something_that_lasts_are_found():
+    """Right rewards are flagged once in a hundred logs; those with a part of their own in each episode are."""
+    rng = np.random.default_rng(0)
+    for size, verdict in ((0.0, "trust"), (1.0, "caution")):
+        episodes = []
+        for lasts in size * rng.normal(size=120):
+            seen, done = rng.integers(0, 3, 5), rng.integers(0, 2, 4)
+            episodes.append((seen.tolist(), done.tolist(), (seen[1:] + rng.normal(size=4) + lasts).tolist()))
+        assert lasting_rewards(numbered(episodes), np.arange(120) % 5)[0].verdict == verdict
 
 
 def test_whoever_acts_by_more_than_is_seen_leaves_a_trace():

@@ -15,6 +15,8 @@ from coulda.episodes import Columns, EpisodeLog, StoredLog, read_any
 from coulda.errors import CouldaError
 from coulda.fitting import Fitted, HiddenFit, NeuralFit, Recipe, TabularFit, fit, recipe_for, save_fitted
 from coulda.fitting.folds import deal
+from coulda.fitting.steps import steps_of
+from coulda.fitting.tabular import count
 from coulda.progress import bar
 
 
@@ -112,6 +114,10 @@ class Fit:
 def plan(log: EpisodeLog, recipe: Recipe, why: str) -> tuple[str, ...]:
     """What would be fitted, and why; refuses what cannot be."""
     deal(log, recipe.folds)
+    if isinstance(recipe, TabularFit):
+        count(log)
+    elif isinstance(recipe, NeuralFit):
+        steps_of(log)
     told = [
         f"{len(log):,} episodes, {log.num_steps:,} steps of at most {log.max_length}.",
         f"{log.schema.sentence[:1].upper()}{log.schema.sentence[1:]}.",

@@ -23,7 +23,7 @@ from coulda.fitting.fitted import Fitted, Recipe
 from coulda.fitting.folds import Folds, deal
 from coulda.fitting.grounds import HiddenGrounds, Nearness, TableGrounds, VectorGrounds, between_members
 from coulda.fitting.hidden import HiddenFit, fit_hidden
-from coulda.fitting.memory import memory
+from coulda.fitting.memory import lasting_rewards, memory
 from coulda.fitting.neural import NeuralFit, NeuralResult, fit_vectors
 from coulda.fitting.source import CrossFitted
 from coulda.fitting.tabular import Counts, TabularFit, fit_table, novelty
@@ -98,6 +98,7 @@ def _table(key: Array, log: EpisodeLog, recipe: TabularFit) -> Fitted:
         _novelty(moves),
         *_markov(key_markov, log),
         *confounding(generator(key_hidden), log, fold),
+        *(lasting_rewards(log, fold) if counts.varies else ()),
         *judging.own_policy(key_own, model, log),
         *only_action(counts.tried.sum(1), log),
     )

@@ -137,6 +137,7 @@ def _counted(log: EpisodeLog, n: int, actions: int, first_action: int) -> Counts
     twins = bool((stops & goes_on).any())
     if twins and (stops[following[cut]] & told).any():
         where = int(following[cut][stops[following[cut]]][0])
+        where = log.schema.observation_names[where] if log.schema.observation_names else where
         raise CouldaError(
             f"episodes were cut off after observation {where}, after which others came to their end: which of the two "
             "it was cannot be told from what was seen. Leave out the episodes that were cut off, or log the end."
