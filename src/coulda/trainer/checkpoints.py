@@ -81,7 +81,8 @@ def load_checkpoint(folder: Path, template: Any, step: int | None = None) -> Che
         return _load(checkpoint_path(folder, step), step, template)
     except ArtifactError as error:
         good = next((other for other in reversed(steps) if other != step and _is_good(folder, other)), None)
-        offer = "no other checkpoint is good" if good is None else f"the newest good checkpoint is step={good}"
+        found = f"the newest good checkpoint is step={good}; --from-step {good} goes on with it"
+        offer = "no other checkpoint is good" if good is None else found
         raise ArtifactError(f"{error}; {offer}") from error
 
 
