@@ -25,11 +25,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from coulda.errors import CouldaError  # noqa: E402
+from tests.programs.fuzz_arrays import ARRAYS  # noqa: E402
 from tests.programs.fuzz_artifacts import ARTIFACTS  # noqa: E402
 from tests.programs.fuzz_cases import Case  # noqa: E402
 from tests.programs.fuzz_tables import TABLES  # noqa: E402
 
-KINDS = ARTIFACTS | TABLES
+KINDS = ARTIFACTS | TABLES | ARRAYS
 SLOW = 10.0
 """Seconds after which a reader counts as hanging; an undamaged file takes some milliseconds."""
 MEMORY = 2**30

@@ -40,9 +40,11 @@ def from_arrays(
         actions = actions[:, 0]
     columns = {"observations": observations, "actions": actions, "rewards": rewards}
     given = {} if probability is None else {"probability": _flat(probability)}
+    if not rewards.ndim:
+        source.refuse("is a single number; there is one for each step", field="rewards")
     for name, column in (columns | {"terminals": terminals, "timeouts": timeouts} | given).items():
         if not column.ndim:
-            source.refuse("is a single number; it has a row for each step", field=name)
+            source.refuse("is a single number; there is one for each step", field=name)
         if len(column) != len(rewards):
             source.refuse(f"has {len(column)} rows, but there are {len(rewards)} rewards", field=name)
     for row in np.flatnonzero(_infinite(observations))[:1]:
