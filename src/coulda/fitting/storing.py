@@ -13,7 +13,7 @@ from coulda.evaluation import Diagnostic
 from coulda.evaluation.estimate import Verdict
 from coulda.fitting.fitted import Fitted, Recipe
 from coulda.fitting.folds import Folds
-from coulda.fitting.grounds import HiddenGrounds, TableGrounds, VectorGrounds
+from coulda.fitting.grounds import HiddenGrounds, Nearness, TableGrounds, VectorGrounds
 from coulda.fitting.hidden import FittedHidden, HiddenFit
 from coulda.fitting.neural import NeuralFit, skeleton
 from coulda.fitting.source import CrossFitted
@@ -52,7 +52,7 @@ class FittedMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: str
 
 
-FITTED = Kind("fitted model", 1, FittedMetadata)
+FITTED = Kind("fitted model", 2, FittedMetadata)
 
 
 def save_fitted(path: Path | str, fitted: Fitted) -> None:
@@ -111,7 +111,7 @@ def _check_sizes(found: FittedMetadata, recipe: Any, stored: int) -> None:
         if 4 * sizes["states"] ** 2 * sizes["actions"] > 2 * LARGEST_TABLE:
             raise ArtifactError(f"a table of {sizes['actions']} actions and {sizes['states']} states is too large")
     elif found.recipe == "neural":
-        needed = max(needed, recipe.folds * sizes["size"] * (sizes["size"] + controls))
+        needed = max(needed, max(recipe.folds * sizes["size"], sizes["near"]) * (sizes["size"] + controls))
     else:
         needed = max(needed, recipe.states**2, recipe.states * max(controls, seen))
     if needed > stored:
@@ -137,8 +137,9 @@ def _numbers(fitted: Fitted) -> tuple[Any, dict[str, int]]:
     if isinstance(grounds, VectorGrounds):
         assert isinstance(fitted.source, CrossFitted)
         model, folds = grounds.model, fitted.source.folds
-        numbers = {"model": model, "folds": folds, "taken": np.asarray(grounds.taken, float), "on_log": grounds.on_log}
-        return numbers, {"first": len(model.first), "episodes": len(folds.digests), "size": model.size}
+        numbers = {"model": model, "folds": folds, "near": vars(grounds.near), "on_log": grounds.on_log}
+        sizes = {"first": len(model.first), "episodes": len(folds.digests), "size": model.size}
+        return numbers, sizes | {"near": len(grounds.near.steps)}
     assert isinstance(grounds, HiddenGrounds)
     return {"model": fitted.model, "members": list(grounds.members)}, {"members": len(grounds.members)}
 
@@ -179,11 +180,12 @@ def _vectors(found: FittedMetadata, recipe: NeuralFit, verdict: tuple[Diagnostic
     folds = Folds(
         jnp.zeros(episodes, jnp.uint32), jnp.zeros(episodes, jnp.int32), jnp.zeros(episodes, bool), recipe.folds
     )
-    taken = np.zeros(controls) if hasattr(actions, "n") else np.zeros((2, controls))
-    numbers = load_weights(data, {"model": model, "folds": folds, "taken": taken, "on_log": 0.0})
+    every = size + controls
+    near = {"steps": np.zeros((found.sizes["near"], every)), "apart": np.zeros(every), "reach": 0.0}
+    numbers = load_weights(data, {"model": model, "folds": folds, "near": near, "on_log": 0.0})
     model = numbers["model"]
     assert isinstance(model, FittedVectors)
-    grounds = VectorGrounds(verdict, model, numbers["on_log"], numbers["taken"])
+    grounds = VectorGrounds(verdict, model, numbers["on_log"], Nearness(**numbers["near"]))
     return model, CrossFitted(model, numbers["folds"]), grounds
 
 
