@@ -18,7 +18,7 @@ from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
-from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
+from coulda.planners.mixture import PlannerFor, PlanningProblem, prepared
 from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
 from coulda.pomdp.episode import check_discount
 from coulda.search.objective import ReturnWeightedRegression
