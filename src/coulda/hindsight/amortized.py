@@ -54,7 +54,7 @@ class AmortizedMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """-log q(u | h_t) of pairs that were held out, in nats."""
 
 
-AMORTIZED = Kind("hindsight", 1, AmortizedMetadata)
+AMORTIZED = Kind("hindsight", 2, AmortizedMetadata)
 
 
 class Amortized(ScenarioSource):
@@ -95,7 +95,7 @@ class Amortized(ScenarioSource):
 
     @property
     def weighs_rewards(self) -> bool:
-        """The network sees them, but nothing makes them come out as logged."""
+        """Nothing makes them come out as logged, even where the network is shown them."""
         return False
 
     def infer(self, key: Array, episode: Episode) -> Scenario:

@@ -1,9 +1,9 @@
 """The network of `Amortized`: p(u | h_t) = p(u_1 | h_t) Π p(u_{i+1} | s_i, what h_t has from step i on).
 
-A recurrent net goes backward over what was observed, done and paid; it begins at the end of h_t, so that nothing past
-h_t can have any effect. Then noise is drawn forward, step by step, from heads that are given the backward net's memory
-and s_i, which the model computes from the noise drawn so far. A black box hides its states: there a forward recurrent
-net over noise, observations and actions stands in the place of s_i.
+A recurrent net goes backward over what was observed, done and, where rewards are evidence, paid; it begins at the end
+of h_t, so that nothing past h_t can have any effect. Then noise is drawn forward, step by step, from heads that are
+given the backward net's memory and s_i, which the model computes from the noise drawn so far. A black box hides its
+states: there a forward recurrent net over noise, observations and actions stands in the place of s_i.
 """
 
 from collections.abc import Callable
@@ -38,6 +38,8 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: tuple[Leaf, ...]
     state: tuple[Leaf, ...] | None
     """None of a black box."""
+    rewards: bool
+    """Whether the network is shown them."""
     ends: bool
     """Whether simulated episodes ended before the horizon; where none did, that a log does tells nothing."""
 
@@ -74,9 +76,9 @@ class HindsightNetwork(eqx.Module):
         width, hidden = architecture.width, architecture.state is None
         self.architecture = architecture
         self.observation, self.action = Features.blank(architecture.observation), Features.blank(architecture.action)
-        self.reward = Features.blank([Leaf(1)])
+        self.reward = Features.blank([Leaf(1)] * architecture.rewards)
         self.state = None if architecture.state is None else Features.blank(architecture.state)
-        entry = self.observation.width + self.action.width + 1 + FLAGS
+        entry = self.observation.width + self.action.width + self.reward.width + FLAGS
         initial, transition = codings.initial, codings.transition
         self.backward = GRU(keys[0], entry, width)
         self.forward = GRU(keys[1], entry + transition.num_features, width) if hidden else None
@@ -105,7 +107,7 @@ class HindsightNetwork(eqx.Module):
     def far(self, seen: Seen) -> Array:
         """Which entries of h_t lie far from all that was simulated, `[T + 1]`."""
         observed = jax.vmap(self.observation.far)(seen.observation)
-        done = jax.vmap(lambda a, r: self.action.far(a) | self.reward.far(r))(seen.action, seen.reward)
+        done = jax.vmap(lambda a, r: self.action.far(a) | self.reward.far(r))(seen.action, self._paid(seen))
         return (seen.within & observed) | (seen.acted & done)
 
     def log_prob(self, codings: Codings, pair: Pairs, steps: Array) -> Array:
@@ -185,23 +187,29 @@ class HindsightNetwork(eqx.Module):
         assert self.beginning is not None
         return jnp.tanh(self.beginning(initial))
 
+    def _paid(self, seen: Seen) -> Any:
+        """Rewards, where they are shown."""
+        return seen.reward if self.architecture.rewards else ()
+
     def _entry(self, seen: Seen, time: Array) -> Array:
         """Features of one entry of a history; what it does not have is zero."""
         observed = jnp.where(seen.within, self.observation(seen.observation), 0.0)
-        done = jnp.concatenate([self.action(seen.action), self.reward(seen.reward)])
+        done = jnp.concatenate([self.action(seen.action), self.reward(self._paid(seen))])
         ended = seen.within & seen.ended & self.architecture.ends
         flags = jnp.stack([seen.within, seen.acted, ended]).astype(jnp.float32)
         time = jnp.where(seen.within, time, 0.0)
         return jnp.concatenate([observed, jnp.where(seen.acted, done, 0.0), flags, time[None]])
 
 
-def first_network(key: Array, codings: Codings, pairs: Pairs, width: int, components: int) -> HindsightNetwork:
+def first_network(
+    key: Array, codings: Codings, pairs: Pairs, width: int, components: int, rewards: bool
+) -> HindsightNetwork:
     """The network before it learns, its features fitted to what is within the pairs' histories. Consumes `key`."""
     live = np.asarray(pairs.episode.live)
     within = np.concatenate([np.ones((len(live), 1), bool), live], 1)
     observation = Features.fitted(pairs.episode.observation, within)
     action = Features.fitted(pairs.episode.action, live)
-    reward = Features.fitted(pairs.episode.reward, live)
+    reward = Features.fitted(pairs.episode.reward if rewards else (), live)
     state = None if pairs.state is None else Features.fitted(pairs.state, within)
     architecture = Architecture(
         width,
@@ -209,6 +217,7 @@ def first_network(key: Array, codings: Codings, pairs: Pairs, width: int, compon
         observation.leaves,
         action.leaves,
         None if state is None else state.leaves,
+        rewards,
         bool((~live).any()),
     )
     made = eqx.filter_jit(HindsightNetwork)(key, codings, architecture)
