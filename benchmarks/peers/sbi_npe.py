@@ -6,6 +6,7 @@ best that it has. Writes `sbi-ESTIMATOR.npz` there.
 """
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -19,7 +20,8 @@ from sbi.utils import BoxUniform
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)  # as ours, whose programs are too small for more
 torch.manual_seed(0)
-task, folder, estimator = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+task, folder, estimator = sys.argv[1], Path(sys.argv[2]).resolve(), sys.argv[3]
+os.chdir(folder)  # where sbi leaves a log of its own
 count, limit = int(sys.argv[4]), float(sys.argv[5])
 
 
