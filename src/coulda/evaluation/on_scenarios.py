@@ -57,7 +57,7 @@ from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, fresh, informed
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
-from coulda.pomdp.episode import FINE
+from coulda.pomdp.rollout import FINE
 
 _OF_THE_MODEL = ("replay", "ends", "mismatch")
 """Diagnostics of hindsight that speak against its model."""

@@ -28,8 +28,8 @@ from coulda.noise import Point, merge
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
-from coulda.pomdp.episode import check_discount
 from coulda.pomdp.observing import no_density
+from coulda.pomdp.rollout import check_discount
 from coulda.progress import Advance
 
 CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
