@@ -17,9 +17,10 @@ from scipy import stats
 
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
-from coulda.evaluation.model_checks import LARGE_SHIFT, SMALL_SHIFT, before, chosen_by_ends
+from coulda.evaluation.logged_behavior import sample
+from coulda.evaluation.mismatch import LARGE_SHIFT, SMALL_SHIFT, before
+from coulda.evaluation.model_checks import chosen_by_ends
 from coulda.evaluation.reading import Reading, generator, over_log
-from coulda.evaluation.simulation import sample
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.likelihood import Evidence
 from coulda.hindsight.particles import Sampler

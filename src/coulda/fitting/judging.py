@@ -21,10 +21,9 @@ from coulda.episodes import EpisodeLog
 from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Verdict
+from coulda.evaluation.logged_behavior import SMALL_PENALTY
 from coulda.pomdp import POMDP, Policy, batched, rollout
 
-SMALL_PENALTY = 0.01
-"""Of the fitted behavior, as where models are held against logs by simulation."""
 SMALL_SHARE, LARGE_SHARE = 0.01, 0.05
 """Of the variance of noise that something foresees: a correlation of 0.1 and one of 0.22."""
 SMALL_DISTANCE, LARGE_DISTANCE = 0.05, 0.15

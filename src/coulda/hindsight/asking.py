@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from coulda.hindsight.likelihood import Evidence, seen_in
 from coulda.hindsight.particles import Sampler
-from coulda.hindsight.source import ScenarioSource, fresh
+from coulda.hindsight.source import Inference, ScenarioSource, fresh
 from coulda.noise import Point, merge
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density
@@ -79,10 +79,10 @@ class _Frozen(dict[str, tuple[str, int]]):
 
 
 @eqx.filter_jit
-def _piece(asked: Asked, source: ScenarioSource, draws: int, keys: Array) -> tuple[Array, Array, Array]:
-    """The truth `[n, Q]`, the draws `[n, L, Q]` and why inference failed `[n]`, for each key an episode."""
+def _piece(asked: Asked, source: ScenarioSource, draws: int, keys: Array) -> tuple[Array, Array, Inference]:
+    """The truth `[n, Q]`, the draws `[n, L, Q]` and what the source says of itself `[n]`, for each key an episode."""
 
-    def one(key: Array) -> tuple[Array, Array, Array]:
+    def one(key: Array) -> tuple[Array, Array, Inference]:
         key_world, key_log, key_infer, key_fresh = jax.random.split(key, 4)
         scenario = fresh(key_world, asked.model)
         episode = asked.logged(scenario, key_log)
@@ -91,14 +91,14 @@ def _piece(asked: Asked, source: ScenarioSource, draws: int, keys: Array) -> tup
         all_of_them = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), scenario, drawn)
         all_of_them = jax.vmap(asked.only_inferred)(all_of_them, jax.random.split(key_fresh, draws + 1))
         found = jax.vmap(lambda u: asked.measure(u, episode, source.steps))(all_of_them)
-        return found[0], found[1:], inference.reason
+        return found[0], found[1:], inference
 
     return batched(one, keys)
 
 
 def simulated(
     key: Array, asked: Asked, source: ScenarioSource, episodes: int, draws: int, advance: Advance
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, Inference]:
     """All episodes, in pieces of one size and so by one program. Consumes `key`."""
     pieces = -(-episodes // PIECE)
     size = -(-episodes // pieces)
@@ -107,8 +107,8 @@ def simulated(
     for i in range(pieces):
         found.append(jax.tree.map(np.asarray, _piece(asked, source, draws, keys[i])))
         advance(min(size, episodes - i * size))
-    truth, drawn, reasons = (np.concatenate(parts)[:episodes] for parts in zip(*found, strict=True))
-    return truth.astype(float), drawn.astype(float), reasons
+    truth, drawn, inference = jax.tree.map(lambda *parts: np.concatenate(parts)[:episodes], *found)
+    return truth.astype(float), drawn.astype(float), inference
 
 
 def inferred_fields(source: ScenarioSource) -> frozenset[str]:

@@ -22,7 +22,7 @@ from coulda.errors import CouldaError
 from coulda.hindsight.asking import LIKELIHOOD, Asked, coordinates_of, evidence_of, inferred_fields, simulated
 from coulda.hindsight.particles import check_size
 from coulda.hindsight.ranks import holm, how_wrong, information, ranked, smooth_test
-from coulda.hindsight.source import FINE, ScenarioSource
+from coulda.hindsight.source import FINE, Inference, ScenarioSource
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Planner, Policy
 from coulda.pomdp.batching import raised_as_they_are
@@ -76,12 +76,17 @@ class Calibration:
     episodes: int
     draws: int
     quantities: tuple[Quantity, ...]
-    failed: int
-    """Episodes whose inference failed by what the source itself says."""
+    inference: Inference
+    """What the source says of itself in each episode, `[n]`."""
     skipped: tuple[str, ...]
     """What could not be asked, and why."""
     informed: bool
     """Whether any quantity is nearer to the truth than the prior's draws are."""
+
+    @property
+    def failed(self) -> int:
+        """Episodes whose inference failed by what the source itself says."""
+        return int((np.asarray(self.inference.reason) != FINE).sum())
 
     @property
     def wrong(self) -> tuple[Quantity, ...]:
@@ -198,15 +203,16 @@ def calibrate(
     )
     dice = np.random.default_rng(np.asarray(jax.random.key_data(key_ties)).ravel().tolist())
     found: list[_Ranked] = []
-    failed = 0
+    inferences: list[Inference] = []
     for t in steps or (None,):
         given = source if t is None else source.given(t)
-        truth, drawn, reasons = simulated(key_episodes, asked, given, episodes, draws, advance or (lambda _: None))
-        failed += int((reasons != FINE).sum())
+        truth, drawn, inference = simulated(key_episodes, asked, given, episodes, draws, advance or (lambda _: None))
+        inferences.append(inference)
         found += _all_ranked(asked.names, t, truth, drawn, dice)
     if not found:
         raise CouldaError(f"{type(model).__name__} has no noise that varies, so that there is nothing to infer.")
-    return _judged(type(source).__name__, episodes, draws, found, failed, skipped)
+    inference = jax.tree.map(lambda *parts: np.concatenate(parts), *inferences)
+    return _judged(type(source).__name__, episodes, draws, found, inference, skipped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,14 +271,14 @@ def _ranked_one(
 
 
 def _judged(
-    source: str, episodes: int, draws: int, found: list[_Ranked], failed: int, skipped: tuple[str, ...]
+    source: str, episodes: int, draws: int, found: list[_Ranked], inference: Inference, skipped: tuple[str, ...]
 ) -> Calibration:
     adjusted = holm([0.0 if one.not_finite else one.p_value for one in found])
     gains = [one.gain for one in found if one.gain is not None]
     # One-sided: a source may also be worse than the prior, which its ranks tell.
     more = holm([float(stats.norm.sf(_studentized(gain))) for gain in gains]) if gains else np.ones(1)
     quantities = tuple(_quantity(one, p, draws) for one, p in zip(found, adjusted.tolist(), strict=True))
-    return Calibration(source, episodes, draws, quantities, failed, skipped, bool(more.min() < ALPHA))
+    return Calibration(source, episodes, draws, quantities, inference, skipped, bool(more.min() < ALPHA))
 
 
 def _quantity(one: _Ranked, adjusted: float, draws: int) -> Quantity:

@@ -11,9 +11,7 @@ from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
 from coulda.pomdp.black_box import BlackBoxPOMDP
 from coulda.pomdp.episode import Episode, Trajectory
-from coulda.pomdp.finite import FinitePOMDP, TransitionChoices
-from coulda.pomdp.linear_gaussian import LinearGaussianPOMDP
-from coulda.pomdp.model import POMDP
+from coulda.pomdp.model import POMDP, FinitePOMDP, LinearGaussianPOMDP, TransitionChoices
 from coulda.pomdp.observed import AdditiveNoisePOMDP, ObservedPOMDP
 from coulda.pomdp.rollout import rollout
 from coulda.pomdp.scenario import LazyNoise, Scenario

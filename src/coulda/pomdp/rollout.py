@@ -1,9 +1,10 @@
-"""`rollout`: run an actor in a model on one scenario. All chance is in the scenario; there is no key."""
+"""`rollout`: run an actor, or given actions, in a model on one scenario. All chance is in it; there is no key."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from coulda.pomdp.actors import Actor, choose
 from coulda.pomdp.episode import Episode, Trajectory
@@ -36,6 +37,24 @@ def rollout(model: POMDP, actor: Actor, scenario: Scenario) -> Trajectory:
     last_observation = model.observe(last, at_step(scenario.observation, model.horizon))
     episode = Episode(_append(observations, last_observation), action, reward, live, log_prob)
     return Trajectory(_append(states, last), episode)
+
+
+def run_actions(model: POMDP, scenario: Scenario, actions: Any) -> tuple[Any, Any, Array]:
+    """States and observations `[T + 1, ...]` and rewards `[T]` of given actions `[T, ...]` on `scenario`.
+
+    They go on after an end: what was logged has its own, and whether it is the model's is a question.
+    """
+
+    def step(state: Any, t: Array) -> tuple[Any, tuple[Any, Any, Array]]:
+        action = jax.tree.map(lambda leaf: leaf[t], actions)
+        observation = model.observe(state, at_step(scenario.observation, t))
+        next_state = model.transition(state, action, at_step(scenario.transition, t))
+        return next_state, (state, observation, model.reward(state, action, next_state))
+
+    start, times = model.initial(scenario.initial), jnp.arange(model.horizon)
+    last, (states, observations, rewards) = jax.lax.scan(step, start, times)
+    last_observation = model.observe(last, at_step(scenario.observation, model.horizon))
+    return _append(states, last), _append(observations, last_observation), rewards
 
 
 def _append(steps: Any, last: Any) -> Any:
