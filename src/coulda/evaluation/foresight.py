@@ -62,7 +62,7 @@ def foresight_diagnostic(key: Array, source: ScenarioSource, model: POMDP, readi
     # The squared difference of two means of n zeros and ones is p (1 - p) 2 / n on average, and p is uniform.
     if known == 0 or apart / known > 1 / (3 * FEW_PARTICLES):
         return ()
-    return (_judged(sums),)
+    return (judged(sums),)
 
 
 def _of_episode(evidence: Evidence, key: Array, episode: Episode, index: Array) -> tuple[dict[str, Sums], Array, Array]:
@@ -109,7 +109,7 @@ def _sums(values: Array, weights: Array, known: Array) -> Sums:
     )
 
 
-def _judged(found: dict[str, Sums]) -> Diagnostic:
+def judged(found: dict[str, Sums]) -> Diagnostic:
     """The least likely of all sums, tested with as many hypotheses."""
     worst, tests = ("", 0.0, 1.0), 0
     for what, sums in found.items():

@@ -58,7 +58,7 @@ class Asked(eqx.Module):
             found.append(jnp.where(agreement.flawed, jnp.nan, agreement.log_likelihood))
         return jnp.stack([jnp.asarray(one, jnp.float32) for one in found])
 
-    def onlyinferred_fields(self, scenario: Scenario, key: Array) -> Scenario:
+    def only_inferred(self, scenario: Scenario, key: Array) -> Scenario:
         """The scenario with fresh noise where none is inferred. Consumes `key`."""
         return merge(scenario, fresh(key, self.model), self.fields)
 
