@@ -33,6 +33,7 @@ from coulda.hindsight.source import (
     other_key,
     where_known,
 )
+from coulda.keys import quick
 from coulda.noise import Iid
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.observing import infers_noise
@@ -105,13 +106,13 @@ class Sampler(ScenarioSource):
 
     def infer(self, key: Array, episode: Episode) -> Scenario:
         """One draw of p(U | h_t)."""
-        path, _ = self.paths(other_key(key), seen_in(episode, self.steps), 1)
+        path, _ = self.paths(quick(other_key(key)), seen_in(episode, self.steps), 1)
         return self._scenario(key, episode, jax.tree.map(lambda leaf: leaf[0], path))
 
     def infer_many(self, key: Array, episode: Episode, count: int) -> tuple[Scenario, Inference]:
         """Many draws of one run."""
-        found, inference = self.paths(other_key(key), seen_in(episode, self.steps), count)
-        keys = jax.random.split(key, count)
+        found, inference = self.paths(quick(other_key(key)), seen_in(episode, self.steps), count)
+        keys = jax.random.split(quick(key), count)
         return jax.vmap(lambda one, path: self._scenario(one, episode, path))(keys, found), inference
 
     def _scenario(self, key: Array, episode: Episode, path: Path) -> Scenario:
