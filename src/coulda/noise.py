@@ -22,6 +22,7 @@ from jax.core import Tracer
 from jax.scipy.special import ndtr
 
 from coulda.errors import CouldaError
+from coulda.keys import quick
 
 __all__ = [
     "Bernoulli",
@@ -80,7 +81,7 @@ def drawn(draw: Callable[[Array, tuple[int, ...]], Array], key: Array, shape: tu
 
     XLA:CPU compiles the index arithmetic of a grid of draws up to ten times longer, and runs it half as fast.
     """
-    return draw(key, (math.prod(shape),)).reshape(shape)
+    return draw(quick(key), (math.prod(shape),)).reshape(shape)
 
 
 class Uniform(NoiseDistribution):
@@ -180,7 +181,7 @@ class Categorical(NoiseDistribution):
 
     def sample(self, key: Array) -> Array:
         """Draw a scalar int32."""
-        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+        return jax.random.categorical(quick(key), self.logits).astype(jnp.int32)
 
     def log_prob(self, value: Array) -> Array:
         """Log-probability of one category; -inf outside `0 … K-1`."""
@@ -269,7 +270,7 @@ class Empirical(NoiseDistribution):
 
     def sample(self, key: Array) -> Noise:
         """Draw one of the values by weight."""
-        index = jax.random.categorical(key, self.log_weights)
+        index = jax.random.categorical(quick(key), self.log_weights)
         return jax.tree.map(lambda v: v[index], self.values)
 
     def atoms(self) -> tuple[Noise, Array]:
@@ -294,7 +295,7 @@ class Independent(NoiseDistribution):
         """Draw every component."""
 
         def draw(path, part):
-            return part.sample(jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode())))
+            return part.sample(jax.random.fold_in(quick(key), zlib.crc32(jax.tree_util.keystr(path).encode())))
 
         return jax.tree_util.tree_map_with_path(draw, self.components, is_leaf=_is_distribution)
 
@@ -322,7 +323,7 @@ class Iid(NoiseDistribution):
 
     def sample(self, key: Array) -> Noise:
         """Draw `[times, ...]`."""
-        return jax.vmap(self.distribution.sample)(jax.random.split(key, self.times))
+        return jax.vmap(self.distribution.sample)(jax.random.split(quick(key), self.times))
 
     def log_prob(self, value: Noise) -> Array:
         """Sum over the draws."""
