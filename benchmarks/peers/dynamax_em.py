@@ -10,6 +10,8 @@ import numpy as np
 from dynamax.hidden_markov_model import CategoricalHMM
 from dynamax.linear_gaussian_ssm import LinearGaussianSSM
 
+jax.config.update("jax_enable_x64", True)  # in single precision its smoother leaves the numbers
+
 
 def best(model, emissions, rounds, starts):
     reached = []
@@ -31,6 +33,6 @@ with np.load(sys.argv[1]) as arrays:
             model = CategoricalHMM(int(states), 1, int(seen.max()) + 1)
             nats = best(model, jnp.asarray(seen)[..., None], rounds, starts)
         else:
-            nats = best(LinearGaussianSSM(int(states), seen.shape[-1]), jnp.asarray(seen), rounds, starts)
+            nats = best(LinearGaussianSSM(int(states), seen.shape[-1]), jnp.asarray(seen, jnp.float64), rounds, starts)
         found[name] = {"nats": nats, "seconds": time.time() - start}
 print(json.dumps(found))
