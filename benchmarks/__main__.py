@@ -20,6 +20,7 @@ BENCHMARKS = [
     "gym",
     "hidden_fits",
     "fitting",
+    "basic_gym",
 ]
 
 
