@@ -78,17 +78,17 @@ def student(terms: np.ndarray, level: float) -> Interval:
     return Interval(float(terms.mean() - half), float(terms.mean() + half), level, "student")
 
 
-def widened(interval: Interval, value: float, error: float, freedom: int, level: float) -> Interval:
+def widened(interval: Interval, value: float, error: float, freedom: int, why: str) -> Interval:
     """An interval of a value that has another, independent standard error too, known to so many degrees of freedom.
 
-    >>> widened(Interval(-3.0, 3.0, 0.95, "student"), 0.0, 0.0, 4, 0.95)
+    >>> widened(Interval(-3.0, 3.0, 0.95, "student"), 0.0, 0.0, 4, "refits")
     Interval(low=-3.0, high=3.0, level=0.95, kind='student')
     """
     if error == 0:
         return interval
-    more = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    more = float(stats.t.ppf((1 + interval.level) / 2, freedom)) * error
     low, high = (float(np.hypot(value - limit, more)) for limit in (interval.low, interval.high))
-    return Interval(value - low, value + high, level, f"{interval.kind} and refits")
+    return Interval(value - low, value + high, interval.level, f"{interval.kind} and {why}")
 
 
 @dataclass(frozen=True)

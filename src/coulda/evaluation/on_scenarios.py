@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +24,7 @@ from coulda.evaluation.exact import check_exact, exact_returns
 from coulda.evaluation.grounds import Grounds, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
+from coulda.evaluation.logged_behavior import logged_behavior, sample_for
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.model_checks import (
@@ -48,7 +50,7 @@ from coulda.evaluation.reading import (
     run,
     to_numpy,
 )
-from coulda.evaluation.self_checks import simulated_log_diagnostic
+from coulda.evaluation.self_checks import as_known_by, inferred_log_diagnostic, simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
@@ -145,8 +147,9 @@ class OnScenarios(Method):
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                policy, level = reading.policies[name], run.precision.level
-                found[name] = grounded(key_support, self.grounds, policy, methods, level)
+                found[name] = grounded(key_support, self.grounds, reading.policies[name], methods)
+            else:
+                found[name] = {method: as_known_by(reading, estimate) for method, estimate in methods.items()}
         for other, (model, source) in self.alternatives.items():
             again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
             for name, methods in again.items():
@@ -189,6 +192,8 @@ class OnBatch(eqx.Module):
     """By policy, `[n, M]`."""
     flaws: dict[str, Array]
     """By policy, `[n, M]`: see `Trajectory.first_flaw`."""
+    itself: Array
+    """What whoever made the log returns on the same scenarios, `[n, M]`; `[n, 0]` where that is not known."""
     replay: Replay
     shift: Shift
     malformed: Array
@@ -205,6 +210,8 @@ class Tally:
     means: dict[str, list[np.ndarray]]
     variances: dict[str, list[np.ndarray]]
     draws: dict[str, list[np.ndarray]] | None
+    itself: list[np.ndarray] = field(default_factory=list)
+    """What whoever made the log returns on an episode's scenarios, on average; nothing where that is not known."""
     replays: list[Replay] = field(default_factory=list)
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
@@ -224,6 +231,8 @@ class Tally:
             if self.draws is not None:
                 self.draws[name].append(returns)
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
+        if found.itself.shape[1]:
+            self.itself.append(np.mean(found.itself, axis=1, dtype=float))
         self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
         self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
         self.shifts.add(found.shift)
@@ -275,6 +284,10 @@ def evaluate_sources(
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
+            if estimate.interval is not None and tally.itself:
+                made = np.concatenate(tally.itself)
+                itself = inferred_log_diagnostic(made, reading, estimate.interval, paired=hindsight)
+                estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
             rows[name][estimate.method] = estimate
     return rows
 
@@ -324,6 +337,7 @@ def _on_batch(
     discount: float,
 ) -> Callable[[Array, Any], list[OnBatch]]:
     repeated = log.schema.last_observation == "repeated"
+    behavior = _who_acted(model, sources, log, policies)
 
     def one(source: ScenarioSource, key: Array, inputs: Any) -> OnBatch:
         # Programs of their own, so that inference is compiled once and not for each set of policies.
@@ -332,9 +346,24 @@ def _on_batch(
         score = {name: eqx.Partial(_returns, model, policy, discount) for name, policy in policies.items()}
         scored = {name: run(function, (drawn,)) for name, function in score.items()}
         returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
-        return OnBatch(returns, flaws, replayed, shifted, malformed, inference)
+        itself = malformed[:, :0].astype(float)
+        if behavior is not None:
+            itself, _ = run(eqx.Partial(_returns, model, behavior, discount), (drawn,))
+        return OnBatch(returns, flaws, itself, replayed, shifted, malformed, inference)
 
     return lambda key, inputs: [one(source, key, inputs) for source in sources]
+
+
+def _who_acted(
+    model: POMDP, sources: Sequence[ScenarioSource], log: Log, policies: Mapping[str, Policy]
+) -> Policy | None:
+    """Whoever made the log, to be run on inferred scenarios; None where nothing is inferred, or nobody can tell."""
+    known = isinstance(model.action_space, gymnasium.spaces.Discrete | gymnasium.spaces.Box)
+    if not known or not any(int(source.steps) > 0 for source in sources):
+        return None
+    some = sample_for(np.random.default_rng(0), model, log)
+    behavior, doubt = logged_behavior(some, some.padded(model.horizon), policies)
+    return behavior if doubt is None else None
 
 
 def _infer(
