@@ -126,5 +126,5 @@ def test_the_table_of_worlds_is_made_of_the_results():
 def test_a_world_is_evaluated_and_drawn(tmp_path):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         found = load_page("worlds").make("queue", tmp_path / "queue.svg", episodes=8, truth=8)
-    assert set(found["wrong model"]["balance"]) == {"MB-PE", "CF-PE(13)", "on-policy"}
+    assert set(found["wrong model"]["balance"]) == {"MB-PE", "CF-PE", "on-policy"}
     assert (tmp_path / "queue.svg").read_text().startswith("<?xml")

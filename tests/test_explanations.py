@@ -295,7 +295,7 @@ def test_a_gain_that_some_mechanism_denies_may_not_have_helped():
 
 def estimate_of(verdict):
     said = (Diagnostic("mismatch", 1.0, verdict, "The transitions are not the model's."),)
-    return Estimate("CF-PE(21)", 0.0, Interval(0, 0, 0.95, "student"), np.zeros(2), 2.0, diagnostics=said)
+    return Estimate("CF-PE", 0.0, Interval(0, 0, 0.95, "student"), np.zeros(2), 2.0, diagnostics=said)
 
 
 @pytest.mark.parametrize("verdict", ["trust", "caution", "do not trust"])

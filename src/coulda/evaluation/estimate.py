@@ -52,7 +52,7 @@ class Estimate:
     """
 
     method: str
-    """Such as "WIS" or "CF-PE(20)"."""
+    """Such as "WIS", "CF-PE", or "CF-PE(20)" of the first 20 observations."""
     value: float | None
     interval: Interval | None
     terms: np.ndarray

@@ -1,7 +1,8 @@
 """Evaluation on scenarios: MB-PE, and CF-PE(t) (Algorithm 1), which differ in where the scenarios come from.
 
 For each logged episode, scenarios u ~ p(U | h_t) are drawn and the policies are run on them: with t = 0 this is MB-PE,
-with t > 0 it is CF-PE(t). All policies are run on the same scenarios, so that their differences are paired.
+with t > 0 it is CF-PE(t), and CF-PE with all of the episode. All policies are run on the same scenarios, so that their
+differences are paired.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,8 @@ _OF_THE_MODEL = ("replay", "ends", "mismatch")
 """Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
+STEPS = "steps of hindsight"
+"""The detail of a row that says t."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -163,13 +166,21 @@ class OnScenarios(Method):
     ) -> dict[str, Estimate]:
         """CF-PE with all of each episode, without the noise of scenarios; its checks are those of the sampled one."""
         assert isinstance(self.model, FinitePOMDP)
-        name = f"CF-PE({self.model.horizon + 1})"
+        name = "CF-PE"
         if name not in methods:
             return {}
         actor, discount = reading.policies[policy], reading.asked.discount
         ratios = Ratios.mean_of(exact_returns(self.model, actor, reading.log, discount))
         interval = precision.of_returns(generator(key), ratios)
-        return {name: replace(methods[name], value=ratios.value, interval=interval, terms=ratios.terms, details={})}
+        return {
+            name: replace(
+                methods[name],
+                value=ratios.value,
+                interval=interval,
+                terms=ratios.terms,
+                details={STEPS: self.model.horizon + 1},
+            )
+        }
 
     def work(
         self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
@@ -273,10 +284,8 @@ def evaluate_sources(
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
         for name in policies:
-            hindsight = int(source.steps) > 0
-            estimate = _estimate(
-                method_name(source, model), tally, name, shared, key_interval, run.precision, hindsight
-            )
+            steps = min(int(source.steps), model.horizon + 1)
+            estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
                 given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
@@ -400,9 +409,11 @@ def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario)
 
 
 def method_name(source: ScenarioSource, model: POMDP) -> str:
-    """MB-PE or CF-PE(t); t = T + 1 is the whole episode, the observation after the last action included."""
+    """MB-PE, CF-PE(t), or CF-PE: of the whole episode, the observation after the last action included (t = T + 1)."""
     steps = int(source.steps)
-    return "MB-PE" if steps == 0 else f"CF-PE({min(steps, model.horizon + 1)})"
+    if steps > model.horizon:
+        return "CF-PE"
+    return "MB-PE" if steps == 0 else f"CF-PE({steps})"
 
 
 def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
@@ -428,27 +439,28 @@ def _estimate(
     shared: tuple[Diagnostic, ...],
     key: Array,
     precision: Precision,
-    hindsight: bool,
+    steps: int,
 ) -> Estimate:
     """Of one policy: an episode's term is the mean over its scenarios, so that the interval covers their uncertainty.
 
-    With `hindsight` it is told how much of the variance is that of inference, and how much of the return it knows.
+    With `steps` of hindsight it is told how much of the variance is that of inference, and how much of the return it
+    knows.
     """
     terms = np.concatenate(tally.means[policy])
     if policy in tally.flaws:
         return flawed(method, *tally.flaws[policy], len(terms))
     ratios = Ratios.mean_of(terms)
-    details: dict[str, Any] = {"scenarios an episode": precision.scenarios}
+    details: dict[str, Any] = {STEPS: steps, "scenarios an episode": precision.scenarios}
     if precision.scenarios > 1 and len(terms) > 1:
         within = float(np.concatenate(tally.variances[policy]).mean())
         between = max(float(terms.var(ddof=1)) - within / precision.scenarios, 0.0)
         details |= {"variance between episodes": between, "variance within an episode": within}
-        if hindsight:
+        if steps:
             error = within / precision.scenarios
             details["share of the variance that is inference"] = error / max(between + error, TINY)
             shared = (*shared, information_diagnostic(between / max(between + within, TINY)))
     evidence = float(np.sum(tally.inferred.log_evidence, dtype=float))
-    if hindsight and not np.isnan(evidence):
+    if steps and not np.isnan(evidence):
         details["log evidence"] = evidence
     found = precision.of_returns(generator(key), ratios)
     return Estimate(

@@ -253,7 +253,7 @@ def _errors(seed: int, fitted: Fitted, log: EpisodeLog, truth: float) -> dict[st
 
 def _compared(rows: list[dict[str, float]]) -> dict[str, Any]:
     """Mean absolute errors, and the interval over seeds of how much smaller that of hindsight is."""
-    prior, hindsight = (np.abs([row[name] for row in rows]) for name in ("MB-PE", "CF-PE(6)"))
+    prior, hindsight = (np.abs([row[name] for row in rows]) for name in ("MB-PE", "CF-PE"))
     gain = prior - hindsight
     error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else float("nan")
     return {
