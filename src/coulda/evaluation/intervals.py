@@ -124,6 +124,16 @@ def bca(rng: np.random.Generator, ratios: Ratios, level: float, resamples: int =
     return Interval(float(low), float(high), level, "bca")
 
 
+def hull(one: Interval, other: Interval) -> Interval:
+    """The least interval that holds both.
+
+    BCa follows skewed terms, and resamples know nothing of weights that were not drawn; Student's is symmetric.
+    """
+    if one.kind == other.kind:
+        return one
+    return Interval(min(one.low, other.low), max(one.high, other.high), one.level, f"{one.kind} and {other.kind}")
+
+
 def bernstein(terms: np.ndarray, level: float, bounds: tuple[float, float]) -> Interval:
     """Empirical Bernstein bound (Maurer & Pontil, 2009) for terms in `bounds`: holds for every N, and is wide.
 
@@ -163,8 +173,9 @@ class Precision:
     level: float = 0.95
     """The level of the intervals."""
     interval: str | None = None
-    """The kind: "student", "bca" or "bernstein"; by default BCa where episodes are weighted, and Student's elsewhere.
-    Bernstein bounds hold for every number of episodes; they need terms that are returns: what is weighted keeps BCa."""
+    """The kind: "student", "bca" or "bernstein"; by default what holds both of the first where episodes are
+    weighted, and Student's elsewhere. Bernstein bounds hold for every number of episodes; they need terms that are
+    returns: what is weighted keeps the default."""
     bounds: tuple[float, float] | None = None
     """The least and the largest possible return, which "bernstein" needs."""
     scenarios: int = 1
@@ -190,7 +201,11 @@ class Precision:
 
     def of_weighted(self, rng: np.random.Generator, ratios: Ratios) -> Interval:
         """The interval of an estimate whose terms are weighted, and so not bounded as the return is."""
-        return student(ratios.terms, self.level) if self.interval == "student" else bca(rng, ratios, self.level)
+        symmetric = student(ratios.terms, self.level)
+        if self.interval == "student":
+            return symmetric
+        found = bca(rng, ratios, self.level)
+        return found if self.interval == "bca" else hull(found, symmetric)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class OnScenarios(Method):
         for name, methods in found.items():
             if self.exact:
                 methods |= self._exactly(key_scenarios, reading, name, methods, run.precision)
-            _blame_model(methods, self.choice.source.knows_the_prior)
+            _blame_model(methods, self.choice.source.knows_the_prior, chosen_by_ends(reading))
             for estimate in methods.values():
                 estimate.details["scenarios from"] = self.choice.why
             if self.estimated_from is not None:
@@ -267,7 +267,8 @@ def evaluate_sources(
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
-    nothing but the model's prior, the model is held against the log by simulation.
+    nothing but the model's prior, or hindsight cannot see how episodes ended, the model is held against the log by
+    simulation.
     """
     key_scenarios, key_interval, key_simulation = jax.random.split(key, 3)
     policies = reading.policies
@@ -277,7 +278,8 @@ def evaluate_sources(
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
         run.advance(count)
-    alone = all(int(source.steps) == 0 and source.knows_the_prior for source in sources)
+    alone = all(int(source.steps) == 0 for source in sources) or chosen_by_ends(reading)
+    alone &= all(source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
     simulation = simulate(key_simulation, model, reading) if alone and not broken else Simulation()
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
@@ -293,9 +295,9 @@ def evaluate_sources(
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
-            if estimate.interval is not None and tally.itself:
+            elif estimate.interval is not None and tally.itself:
                 made = np.concatenate(tally.itself)
-                itself = inferred_log_diagnostic(made, reading, estimate.interval, paired=hindsight)
+                itself = inferred_log_diagnostic(made, reading, estimate.interval, paired=steps > 0)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
             rows[name][estimate.method] = estimate
     return rows
@@ -474,21 +476,22 @@ def _estimate(
     )
 
 
-def _blame_model(methods: dict[str, Estimate], one_prior: bool) -> None:
+def _blame_model(methods: dict[str, Estimate], one_prior: bool, ends_unseen: bool) -> None:
     """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know.
 
     Where both rest on `one_prior`, a value that hindsight moves speaks against it, and so against both. A network that
-    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone.
+    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone. Where
+    `ends_unseen` move it, that is nothing against the model, and CF-PE alone is biased.
     """
     for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
         prior, hindsight = methods["MB-PE"], methods[name]
         if prior.value is None or hindsight.value is None:
             continue
-        moved = hindsight_diagnostic(hindsight, prior)
+        moved = hindsight_diagnostic(hindsight, prior, ends_unseen)
         methods[name] = _with(hindsight, moved) if one_prior else hindsight
         found = [d for d in hindsight.diagnostics if d.name in _OF_THE_MODEL]
         others = [d for d in prior.diagnostics if d.name not in (*_OF_THE_MODEL, moved.name)]
-        methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
+        methods["MB-PE"] = replace(prior, diagnostics=(*found, *(() if ends_unseen else (moved,)), *others))
 
 
 def _with(estimate: Estimate, diagnostic: Diagnostic) -> Estimate:
