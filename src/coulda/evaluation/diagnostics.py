@@ -13,8 +13,8 @@ from 70 on 95 % intervals hold the truth as often as with thousands, from 40 to 
 LITTLE_WEIGHT = 10
 """Below this many the standard error itself is off by more than 22 %, and the mean rests on a handful of episodes."""
 SMALL_LOSS, LARGE_LOSS = 0.005, 0.05
-"""Of all weight, to the cap. Measured (results/trust/powers.json): where nothing else warns, intervals hold the truth in
-83 % of the logs with losses from 0.5 to 5 %; from 10 % on in 40 %."""
+"""Of all weight, to the cap. Measured (results/trust/powers.json): where nothing else warns, intervals hold the truth
+in 83 % of the logs with losses from 0.5 to 5 %; from 10 % on in 40 %."""
 LONG_TAIL, PARETO_LIMIT = 0.7, 1.0
 """Shapes of the weights' tail. From 0.7 on averages converge too slowly to be of use (Vehtari et al., 2024), from 1 on
 there is no mean. Between 0.5, where the variance is infinite, and 0.7 intervals were measured to hold the truth as
