@@ -37,6 +37,8 @@ KINDS: dict[Kind, str] = {
     "weighted_per_decision": "WPDIS",
     "capped": "CIS",
 }
+LARGEST = 300.0
+"""Logarithm of a weight that can be squared, multiplied by a return and summed: numbers end at e^709."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,11 @@ def unusable_weights(name: str, weighted: Weighted, reading: Reading) -> Estimat
     last = weighted.log_cumulative[:, -1]
     if np.isneginf(last).all():
         return no_support(name, reading)
-    for episode in np.flatnonzero(~np.isfinite(weighted.cumulative).all(1))[:1]:
+    for episode in np.flatnonzero(weighted.log_cumulative.max(1) > LARGEST)[:1]:
         said = (
-            f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, more than a number "
-            "can hold: the behavior's probabilities there are next to nothing. Look at them, or use another estimate."
+            f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, whose square is more "
+            "than a number can hold: the behavior's probabilities there are next to nothing. Look at them, or use "
+            "another estimate."
         )
         return unsupported(name, "not finite", said, len(reading))
     return None
