@@ -49,7 +49,7 @@ def test_a_mistake_in_ones_own_file_shows_ones_own_frames(tmp_path, capsys, text
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", str(tmp_path / "log.csv"), "--policy", f"{tmp_path / 'mine.py'}:policy"])
     error = capsys.readouterr().err
-    assert stop.value.code == 1, error
+    assert stop.value.code == 2, error
     assert told in error
     assert "mine.py" in error
     assert "coulda/" not in error.replace(str(tmp_path), "")

@@ -28,7 +28,7 @@ from coulda.hindsight.source import (
 from coulda.noise import NoiseDistribution, Point
 from coulda.pomdp import POMDP, Episode, Policy, Scenario
 from coulda.pomdp.observing import infers_noise
-from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+from coulda.storage import Kind, load_weights, read_artifact, save_tree, write_artifact
 
 SOURCE = "source"
 """Where a training's folder keeps what was learned."""
@@ -181,6 +181,6 @@ class Amortized(ScenarioSource):
                 "`coulda train-hindsight --model … --out DIR`."
             )
         make = lambda: HindsightNetwork(jax.random.key(0), Codings.of(model), found.architecture)
-        network = load_tree(artifact.read(_WEIGHTS), eqx.filter_eval_shape(make))
+        network = load_weights(artifact.only(_WEIGHTS), eqx.filter_eval_shape(make))
         source = cls(model, network)
         return source if found.steps is None else source.given(found.steps)

@@ -22,6 +22,7 @@ from coulda.hindsight.heads import Dice, Head
 from coulda.hindsight.likelihood import Seen, seen_in
 from coulda.hindsight.pairs import Codings, Pairs
 from coulda.networks import GRU, Dense
+from coulda.storage import Count
 
 FLAGS = 4
 """Within h_t; acted; the end; how far the episode is."""
@@ -30,9 +31,9 @@ FLAGS = 4
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it takes beside a model to build its network."""
 
-    width: int
+    width: Count
     """Of memories and hidden layers."""
-    components: int
+    components: Count
     """Of each mixture."""
     observation: tuple[Leaf, ...]
     action: tuple[Leaf, ...]

@@ -162,7 +162,7 @@ def load_pairs(path: Path, model: POMDP, policy: Policy) -> tuple[Pairs, PairsMe
             f"{path} holds pairs of another {artifact.metadata.model} than this {type(model).__name__}, or of one with "
             "other numbers in it; name another folder."
         )
-    saved = artifact.read(_ARRAYS)
+    saved = artifact.only(_ARRAYS)
     codings = Codings.of(model)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), artifact.metadata.count))
     template = eqx.filter_eval_shape(_simulated, codings, model, policy, keys)
