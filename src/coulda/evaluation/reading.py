@@ -39,6 +39,10 @@ class Features(eqx.Module):
     function: Callable[[spaces.Space, Any], Array]
 
 
+LARGEST = 300.0
+"""Logarithm of a weight that can be squared, multiplied by a return and summed: numbers end at e^709."""
+
+
 @dataclass(frozen=True)
 class Weighted:
     """What importance weighting needs."""
@@ -69,6 +73,11 @@ class Weighted:
         """ρ of whole episodes divided by the largest, `[N]`: it survives where all are below what a number can hold."""
         last = self.log_cumulative[:, -1]
         return np.exp(last - last.max()) if np.isfinite(last.max()) else np.zeros(len(last))
+
+    @cached_property
+    def too_large(self) -> np.ndarray:
+        """The episodes in which ρ_{1:t} is no number at some step, or one that cannot be squared and summed."""
+        return np.flatnonzero(~(self.log_cumulative.max(1) <= LARGEST))
 
     @cached_property
     def scaled(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, Verdict
 from coulda.evaluation.intervals import widened
 from coulda.evaluation.model_checks import chosen_by_ends
 from coulda.evaluation.reading import Reading
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 FEW = 30
 """Effective episodes below which weighted errors are not normal, and say nothing."""
