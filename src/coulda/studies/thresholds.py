@@ -25,6 +25,7 @@ from coulda.evaluation.intervals import Interval, Ratios, bca, hull, student, wi
 from coulda.evaluation.mismatch import count_test, resolution
 from coulda.evaluation.reading import Weighted
 from coulda.evaluation.self_checks import UNLIKELY
+from coulda.noise import effective_sample_size
 from coulda.policies import TabularPolicy
 from coulda.progress import bar
 from coulda.storage import replace_json
@@ -32,7 +33,6 @@ from coulda.studies.trust import share
 from coulda.studies.trust_models import Habit
 from coulda.studies.trust_tuning import FAMILIES, case
 from coulda.studies.trust_worlds import NOISES, Case, exact_rewards
-from coulda.weights import effective_sample_size
 
 LEVEL = 0.95
 FINITE = ("mdp", "pomdp")
