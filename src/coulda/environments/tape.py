@@ -252,7 +252,7 @@ def _binomial(u: Any, n: Any, p: Any) -> Any:
 def _least(value: Any, cdf: Callable[[Any], Any], u: Any) -> Any:
     """The least whole number whose CDF is above u: what was found by a root, or the one before it."""
     lower = np.maximum(value - 1, 0)
-    return np.where(cdf(lower) > u, lower, np.maximum(value, 0))
+    return np.where(cdf(lower) > np.maximum(u, GRAIN), lower, np.maximum(value, 0))
 
 
 def _geometric(u: Any, p: Any) -> Any:
@@ -340,7 +340,7 @@ def _discrete_method(name: str) -> Callable[..., Any]:
         cuts = [cut for cut in steps if 0 < cut < 1] if self.watch else ()
         u = self._take(shape, name, cuts, "uniform" if self.watch and not cuts else None)
         if shape is None and len(steps) < MOST_CUTS:
-            return bisect_right(steps, u)
+            return bisect_right(steps, max(u, GRAIN))
         found = inverse(u, *parameters)
         return int(found) if shape is None else found.astype(np.int64)
 
