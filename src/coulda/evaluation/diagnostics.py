@@ -5,7 +5,7 @@ from scipy import stats
 
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.reading import Reading, Weighted
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 ENOUGH_WEIGHT = 200
 """Effective episodes for a nominal interval. Measured (results/evaluation/coverage*.json): 95 % intervals hold the

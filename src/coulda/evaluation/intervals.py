@@ -16,7 +16,7 @@ from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Interval
-from coulda.pomdp.episode import check_discount
+from coulda.pomdp.rollout import check_discount
 
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
