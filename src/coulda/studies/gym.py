@@ -1,6 +1,6 @@
 """Gymnasium environments as they are: are logged episodes replayed to the bit, and are estimates right?
 
-python -m coulda.studies.gym            # writes results/gym/replay.json, tables.json, tables-again.json and cartpole.json
+python -m coulda.studies.gym            # writes results/gym: replay.json, tables.json, tables-again.json, cartpole.json
 python -m coulda.studies.gym replay     # only that one
 
 LunarLander is replayed where Box2D is installed.
