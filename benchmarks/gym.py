@@ -13,14 +13,15 @@ import gymnasium
 import jax
 import numpy as np
 
+from benchmarks.harness import sized
 from coulda.environments import GymSimulator
 from coulda.environments.taping import taped_reset, taped_step
 from coulda.policies import AnyAction
 from coulda.pomdp import rollout
 
 NAMES = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1")
-STEPS, ROUNDS = 3000, 15
-EPISODES, WORKERS = 256, (0, 1, 2)
+STEPS, ROUNDS = sized((3000, 15), (50, 1))
+EPISODES, WORKERS = sized((256, (0, 1, 2)), (2, (0, 1)))
 
 
 def main() -> dict[str, Any]:
@@ -29,8 +30,8 @@ def main() -> dict[str, Any]:
 
 def stepping(name: str) -> dict[str, float]:
     """Microseconds a step, resets included, of random actions."""
-    make = partial(gymnasium.make, name)
-    model = GymSimulator(make, horizon=200, workers=0)
+    make: Any = partial(gymnasium.make, name)
+    model: Any = GymSimulator(make, horizon=200, workers=0)
     plain, taped = make(), make()
     sizes = [noise.shape[0] for noise in (model.initial_noise, model.transition_noise)]
     rng = np.random.default_rng(0)

@@ -9,10 +9,23 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[1]
 PEERS = Path(__file__).parent / "peers"
+TINY = "--tiny" in sys.argv
+
+Size = TypeVar("Size")
+
+
+def sized(full: Size, tiny: Size) -> Size:
+    """`tiny` under `--tiny`, which shows in seconds that a benchmark runs; its numbers mean nothing."""
+    return tiny if TINY else full
+
+
+def child(module: str, *arguments: str) -> dict[str, Any]:
+    """What `python -m benchmarks.MODULE` says: JAX's devices are fixed when it is first used."""
+    return _run([sys.executable, "-m", f"benchmarks.{module}", *arguments, *(["--tiny"] if TINY else [])], cwd=ROOT)
 
 
 def peer_python(name: str) -> Path:
@@ -43,8 +56,8 @@ def beside() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *site.getsitepackages()])}
 
 
-def _run(command: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
-    result = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+def _run(command: list[str], **settings: Any) -> dict[str, Any]:
+    result = subprocess.run(command, check=False, capture_output=True, text=True, **settings)
     if result.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr}")
     return json.loads(result.stdout.strip().splitlines()[-1])
