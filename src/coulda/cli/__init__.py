@@ -134,7 +134,7 @@ def _keep_programs() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(CACHE_SIZE))
     # By default only programs that take a second are kept; ours are many and small.
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def _compute(command: Any) -> None:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy import optimize, stats
+from scipy import special
 
 from coulda.episodes.log import spans
 from coulda.errors import CouldaError
@@ -29,6 +29,7 @@ from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Norm
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.scenario import at_step
+from coulda.tails import chi_square_above, normal_above
 
 SMALL_SHIFT, LARGE_SHIFT = 0.05, 0.25
 """Of noise of unit scale: Gumbel noise shifted by ε multiplies the odds by e^ε, here by 1.05 and 1.28."""
@@ -315,7 +316,7 @@ class Shifts:
         size = np.abs(self.total[moved]) / self.scale[moved]
         # What hardly ever happens has a tiny shift of tiny variance until it happens: only shifts that matter count.
         z = np.where(size >= SMALL_SHIFT, np.abs(self.total[moved]) / np.sqrt(self.count * variance[moved]), 0.0)
-        chance = min(1.0, 2 * stats.norm.sf(z.max()) * moved.sum())
+        chance = min(1.0, 2 * normal_above(z.max()) * moved.sum())
         return (_Finding("shifted by", float(size[z.argmax()]), float(chance), LARGE_SHIFT),)
 
 
@@ -352,7 +353,7 @@ def count_test(what: str, found: np.ndarray, expected: np.ndarray) -> tuple[_Fin
     if not freedom:
         return ()
     size = np.sqrt(max(square - freedom, 0.0) / steps)
-    return (_Finding(what, float(size), float(stats.chi2.sf(square, freedom)), LARGE_DEVIATION),)
+    return (_Finding(what, float(size), float(chi_square_above(square, freedom)), LARGE_DEVIATION),)
 
 
 def resolution(found: np.ndarray, expected: np.ndarray) -> float:
@@ -361,9 +362,7 @@ def resolution(found: np.ndarray, expected: np.ndarray) -> float:
     freedom, steps = sum(len(cells) - 1 for cells in rows), sum(cells[:, 0].sum() for cells in rows)
     if not freedom:
         return 0.0
-    limit = stats.chi2.isf(UNUSUAL, freedom)
-    power = lambda noncentrality: stats.ncx2.sf(limit, freedom, noncentrality) - POWER
-    needed: Any = optimize.brentq(power, 1e-6, 100.0 + 10 * freedom)
+    needed = special.chndtrinc(special.chdtri(freedom, UNUSUAL), freedom, 1 - POWER)
     return float(np.sqrt(needed / steps))
 
 
@@ -467,7 +466,7 @@ def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:
     """Whether hindsight moves the value: in a right model it does not (Corollary 1), paired on the same noise."""
     paired = hindsight.terms - prior.terms
     error = paired.std(ddof=1) / np.sqrt(len(paired))
-    chance = float(2 * stats.norm.sf(abs(paired.mean()) / error)) if error > 0 else 1.0
+    chance = float(2 * normal_above(abs(paired.mean()) / error)) if error > 0 else 1.0
     sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
     if chance >= UNUSUAL:
         return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")

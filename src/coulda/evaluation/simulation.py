@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from jax import Array
-from scipy import stats
 
 from coulda.episodes import EpisodeLog
 from coulda.episodes.behavior import LOG_SCALES, FittedBehavior, fitted_behavior
@@ -33,6 +32,7 @@ from coulda.evaluation.one_step import one_step_diagnostic, state_seen
 from coulda.evaluation.reading import Log, Reading, generator, run, to_numpy
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Trajectory, rollout
 from coulda.pomdp.walk import taken_log_probs
+from coulda.tails import chi_square_above, normal_above
 
 MOST_EPISODES = 2000
 """Of each side. With as many, means that differ by 0.15 standard deviations are found in 36 of 40 samples, by 0.1 in
@@ -296,7 +296,7 @@ def _gap(lost: np.ndarray) -> Doubt | None:
     nothing on average where the behavior is of its kind, and gains a little.
     """
     mean, error = float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
-    chance = float(stats.norm.sf(mean / max(error, 1e-12)))
+    chance = float(normal_above(mean / max(error, 1e-12)))
     if mean < SMALL_GAP or chance >= UNUSUAL:
         return None
     return Doubt(
@@ -317,7 +317,7 @@ def unexplained(fitted: FittedBehavior, logged: Episode) -> float:
     # What happened in a few episodes only is not normal yet.
     often = (scores != 0).sum(0) >= FEWEST
     z = np.where(often & (size >= SMALL_CORRELATION), total / np.maximum(deviation, 1e-12), 0.0)
-    return min(1.0, float(2 * stats.norm.sf(z.max()) * len(z)))
+    return min(1.0, float(2 * normal_above(z.max()) * len(z)))
 
 
 def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Array]:
@@ -408,7 +408,7 @@ def energy_test(rng: np.random.Generator, first: np.ndarray, second: np.ndarray)
     variation, skewness = _shape(both[rng.permutation(len(both))[:SPECTRUM]])
     # So few permutations may miss the tail that makes most of the deviation: the larger of two estimates.
     deviation, freedom = max(deviation, variation * mean), 8 / skewness**2
-    return float(stats.chi2.sf(freedom + (found - mean) / deviation * np.sqrt(2 * freedom), freedom))
+    return float(chi_square_above(freedom + (found - mean) / deviation * np.sqrt(2 * freedom), freedom))
 
 
 def _distances(values: np.ndarray, signs: np.ndarray) -> np.ndarray:

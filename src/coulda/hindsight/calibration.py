@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.hindsight.likelihood import Evidence, seen_in
@@ -31,6 +30,7 @@ from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.episode import check_discount
 from coulda.pomdp.observing import no_density
 from coulda.progress import Advance
+from coulda.tails import chi_square_above, normal_above, normal_quantile
 
 CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
 """What is found of a source."""
@@ -383,7 +383,7 @@ def smooth_test(positions: np.ndarray) -> float:
     """
     n = len(positions)
     moments = [np.sqrt(2 * k + 1) * _legendre(k, positions).sum() / np.sqrt(n) for k in range(1, POLYNOMIALS + 1)]
-    return float(stats.chi2.sf(np.sum(np.square(moments)), POLYNOMIALS))
+    return float(chi_square_above(np.sum(np.square(moments)), POLYNOMIALS))
 
 
 def _legendre(degree: int, positions: np.ndarray) -> np.ndarray:
@@ -427,7 +427,7 @@ def _judged(
     adjusted = holm([0.0 if one.not_finite else one.p_value for one in found])
     gains = [one.gain for one in found if one.gain is not None]
     # One-sided: a source may also be worse than the prior, which its ranks tell.
-    more = holm([float(stats.norm.sf(_studentized(gain))) for gain in gains]) if gains else np.ones(1)
+    more = holm([float(normal_above(_studentized(gain))) for gain in gains]) if gains else np.ones(1)
     quantities = tuple(_quantity(one, p, draws) for one, p in zip(found, adjusted.tolist(), strict=True))
     return Calibration(source, episodes, draws, quantities, failed, skipped, bool(more.min() < ALPHA))
 
@@ -457,7 +457,7 @@ def how_wrong(positions: np.ndarray) -> str:
     if max(abs(shifted), abs(widened)) < 3:
         return "the ranks of the truth are uneven, but neither by a shift nor by a width"
     if abs(shifted) >= abs(widened):
-        shift = np.sqrt(2) * stats.norm.ppf(np.clip(positions.mean(), 1e-3, 1 - 1e-3))
+        shift = np.sqrt(2) * normal_quantile(np.clip(positions.mean(), 1e-3, 1 - 1e-3))
         return f"draws lie too {'low' if shift > 0 else 'high'}, by about {abs(shift):.2g} deviations"
     # Var Φ(σ z) = asin(σ² / (1 + σ²)) / 2π for a standard normal z, where σ is the truth's width in those of the draws.
     share = np.sin(2 * np.pi * np.clip(np.mean((positions - 0.5) ** 2), 1e-3, 0.249))

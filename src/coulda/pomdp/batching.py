@@ -19,6 +19,8 @@ CACHE = 2**18
 """Bytes of the largest array that is made in a step of a loop, for all elements of a chunk. With a conv-LSTM of 16
 channels, rollouts are four times as fast at 32–64 episodes per chunk as at 4096: a step stays in the cache."""
 SMALLEST, LARGEST = 4, 4096
+SMALL = 512
+"""Bytes of the largest array of an element that is small: it is of a table and not of a network."""
 CALLS_HOST = -1
 """In the place of a size: a call to the host."""
 
@@ -73,13 +75,14 @@ def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any]
     """The function, traced; how many elements at once; and whether one device does it alone.
 
     A chunk is as large that the largest array that a loop makes in a step fills the cache. One device works alone where
-    there are few elements, or calls to the host.
+    there are few elements, or one chunk of small ones, which take less time than a second trace; or calls to the host.
 
     A call waits for a thread of XLA's that hands over its arguments: where each device waits in a call, none is left.
     Only the trace tells of all that. `vmap` goes through the traced program in less than half the time that it takes to
     trace the function once more.
     """
-    if jax.tree.leaves(batch)[0].shape[0] <= SMALLEST:
+    count = jax.tree.leaves(batch)[0].shape[0]
+    if count <= SMALLEST:
         return function, SMALLEST, True
     element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
     program, result = jax.make_jaxpr(function, return_shape=True)(element)
@@ -88,7 +91,8 @@ def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any]
     calls = CALLS_HOST in sizes
     largest = 1 if calls else max(sizes, default=1)
     run = lambda x: jax.tree.unflatten(jax.tree.structure(result), jaxpr_as_fun(program)(*jax.tree.leaves(x)))
-    return run, int(np.clip(CACHE // largest, SMALLEST, LARGEST)), calls
+    at_once = int(np.clip(CACHE // largest, SMALLEST, LARGEST))
+    return run, at_once, calls or (count <= at_once and largest <= SMALL)
 
 
 def _sizes(jaxpr: Any, in_loop: bool) -> Iterator[int]:
