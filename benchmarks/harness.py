@@ -23,9 +23,22 @@ def sized(full: Size, tiny: Size) -> Size:
     return tiny if TINY else full
 
 
-def child(module: str, *arguments: str) -> dict[str, Any]:
-    """What `python -m benchmarks.MODULE` says: JAX's devices are fixed when it is first used."""
-    return _run([sys.executable, "-m", f"benchmarks.{module}", *arguments, *(["--tiny"] if TINY else [])], cwd=ROOT)
+def child(module: str, *arguments: str, alone: bool = False) -> dict[str, Any]:
+    """What `python -m benchmarks.MODULE` says: JAX's devices are fixed when it is first used.
+
+    Args:
+        module: a benchmark's.
+        arguments: of its command line.
+        alone: whether it runs in a network of its own, so that nothing of Ray can be reached from outside.
+    """
+    command = ["-m", f"benchmarks.{module}", *arguments, *(["--tiny"] if TINY else [])]
+    return _run(isolated(*command) if alone else [sys.executable, *command], cwd=ROOT)
+
+
+def isolated(*arguments: Any) -> list[str]:
+    """A command of Python in a network of its own, so that nothing of Ray can be reached from outside."""
+    own_network = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+    return [*own_network, sys.executable, *map(str, arguments)]
 
 
 def peer_python(name: str) -> Path:
