@@ -30,6 +30,8 @@ BENCHMARKS = [
     "gym",
     "hidden_fits",
     "fitting",
+    "accelerators",
+    "startup",
 ]
 RESULTS = ROOT / "results" / "benchmarks"
 

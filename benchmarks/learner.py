@@ -64,7 +64,7 @@ def main() -> dict[str, Any]:
         },
         "actors": child("learner", "--actors"),
         "executors_frames_per_second": {
-            name: child("learner", "--executor", name)["frames_per_second"] for name in names
+            name: child("learner", "--executor", name, alone=name == "ray")["frames_per_second"] for name in names
         },
         "cores": os.cpu_count(),
         "load_average": os.getloadavg()[0],

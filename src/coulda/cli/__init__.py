@@ -73,7 +73,7 @@ def _run(name: str, arguments: list[str]) -> None:
         if name in COMPUTING:
             _keep_programs()
             # Modules and traced programs are many small objects that live on: to look through all of them for garbage,
-            # as often as Python does by itself, is an eighth of the time until a first answer.
+            # as often as Python does by itself, is a fifteenth of the time until a first answer.
             gc.set_threshold(200_000, 50, 100)
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
         command = parse(commands, f"coulda {name}", arguments)
