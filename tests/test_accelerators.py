@@ -20,7 +20,8 @@ import pytest
 from jax.extend.core import subjaxprs
 
 from benchmarks import accelerators
-from coulda import counterfactual, do
+from coulda import do
+from coulda.counterfactuals import _answer
 from coulda.environments import tiger
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate
 from coulda.evaluation.fitted_q import _refits, _unseen, fit_values
@@ -48,6 +49,7 @@ from coulda.planners.mixture import ExpertSchedule
 from coulda.planners.problem import prepared
 from coulda.policies import UniformPolicy, as_policy
 from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.policies.trainable import LinearGaussianPolicy
 from coulda.pomdp import GumbelMaxChoice, batched, rollout
 from coulda.pomdp.walk import taken_log_probs
 from coulda.recipes.sokoban import solver_planners
@@ -176,6 +178,8 @@ def searching(name: str, source: Any, objective: Any, what: str) -> tuple[Any, .
     if name == "sokoban":
         scenarios, experts = solved()
         planner = prepared(ExpertSchedule(lambda _: experts, 0.5, 10.0), scenarios)
+    if name == "linear observed":
+        policy = LinearGaussianPolicy.zero(2, 1)
     search = PolicySearch(model, model, source, optax.adam(1e-3), planner, objective, num_episodes=2)
     state = search.init(policy)
     if what == "collect":
@@ -201,8 +205,7 @@ def amortized() -> Amortized:
 
 
 def asking(engine: str, evidence: dict[str, Any], scm: Any) -> tuple[Any, ...]:
-    intervention = do(**{scm.order[0]: scm.simulate(jax.jit(scm.noise_prior.sample)(KEY))[scm.order[0]]})
-    ask = lambda key, seen: counterfactual(key, scm, seen, intervention, abduction=engine, num_samples=4)
+    ask = lambda key, seen: _answer(key, scm, seen, do(X=2.0), scm.order, engine, 4, frozenset())
     return ask, KEY, evidence
 
 
@@ -239,11 +242,11 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
     ),
     "source Tempered": lambda: inferring(Tempered(played("tiger")[0], particles=8, moves=2), "tiger"),
     "source Nuts": lambda: inferring(
-        Nuts(played("linear hidden")[0], chains=2, warmup=4, draws=4, particles=8), "linear hidden"
+        Nuts(played("linear hidden")[0], chains=2, warmup=20, draws=10, particles=8), "linear hidden"
     ),
     "source Learned": lambda: inferring(Learned(sokoban(), draw()), "sokoban"),
     "source Amortized": lambda: inferring(amortized(), "tiger"),
-    "source Corrected": lambda: inferring(Corrected(amortized(), particles=8, moves=2), "tiger"),
+    "source Corrected": lambda: inferring(Corrected(amortized(), played("tiger")[0], particles=8, moves=2), "tiger"),
     "FQE with a table": lambda: (*fitting(TableQ(3), False), jnp.ones(4)),
     "FQE where ends depend on time": lambda: (*fitting(TableQ(3), True), jnp.ones(4)),
     "FQE with squares": lambda: (*fitting(QuadraticQ(), False), jnp.ones(4)),
@@ -251,7 +254,8 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "FQE with a network": lambda: (*fitting(NetworkQ(), False), jnp.ones(4)),
     "FQE's bootstrap": lambda: (lambda q, s: _refits(jax.random.split(KEY, 2), q, s), *fitting(TableQ(3), False)[1:]),
     "FQE's unseen actions": lambda: fitting(TableQ(3), False, _unseen),
-    "a counterfactual, exact": lambda: asking("inversion", zoo.chain().scm.sample(KEY, 2), zoo.chain().scm),
+    "a counterfactual, exact": lambda: asking("inversion", {name: jnp.ones(2) for name in "XHY"}, zoo.chain().scm),
+    "a counterfactual, weighted": lambda: asking("importance", {"Y": jnp.ones(2)}, zoo.chain().scm),
 }
 FAST = 2
 

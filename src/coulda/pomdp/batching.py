@@ -41,10 +41,10 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
     Array([1, 2, 3, 4, 5], dtype=int32)
     """
     size = jax.tree.leaves(batch)[0].shape[0]
-    traced, at_once, alone = _at_once(function, batch)
+    traced, chunk_size, alone = _at_once(function, batch, chunk_size)
     devices = 1 if alone else jax.local_device_count()
     # Each device's share has another mesh than what was traced here, and is traced by itself.
-    function, chunk_size = traced if devices == 1 else function, chunk_size or at_once
+    function = traced if devices == 1 else function
     # Devices take equal shares in equal chunks, so that the function is compiled once; what is missing is made up with
     # the first element and dropped.
     chunks = max(-(-size // (devices * chunk_size)), 1)
@@ -71,8 +71,10 @@ def _chunked(function: Callable[[Any], Any], chunks: int, batch: Any) -> Any:
     return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, batch)))
 
 
-def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], int, bool]:
-    """The function, traced; how many elements at once; and whether one device does it alone.
+def _at_once(
+    function: Callable[[Any], Any], batch: Any, asked: int | None = None
+) -> tuple[Callable[[Any], Any], int, bool]:
+    """The function, traced; how many elements at once, by default; and whether one device does it alone.
 
     A chunk is as large that the largest array that a loop makes in a step fills the cache. One device works alone where
     there are few elements, or one chunk of small ones, which take less time than a second trace; or calls to the host.
@@ -83,7 +85,7 @@ def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any]
     """
     count = jax.tree.leaves(batch)[0].shape[0]
     if count <= SMALLEST:
-        return function, SMALLEST, True
+        return function, asked or SMALLEST, True
     element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
     program, result = jax.make_jaxpr(function, return_shape=True)(element)
     sizes = list(_sizes(program.jaxpr, in_loop=False))
@@ -91,7 +93,7 @@ def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any]
     calls = CALLS_HOST in sizes
     largest = 1 if calls else max(sizes, default=1)
     run = lambda x: jax.tree.unflatten(jax.tree.structure(result), jaxpr_as_fun(program)(*jax.tree.leaves(x)))
-    at_once = int(np.clip(CACHE // largest, SMALLEST, LARGEST))
+    at_once = asked or int(np.clip(CACHE // largest, SMALLEST, LARGEST))
     return run, at_once, calls or (count <= at_once and largest <= SMALL)
 
 
