@@ -9,12 +9,13 @@ import pytest
 
 from coulda.evaluation import Comparison, Estimate, Interval
 from coulda.evaluation.drawing import draw_errors, draw_estimates
+from coulda.evaluation.on_scenarios import STEPS
 from coulda.studies import impala, relatives, sepsis, sepsis_control
 
 INTERVAL = Interval(0.5, 1.5, 0.95, "student")
 ESTIMATES = {
-    "MB-PE": Estimate("MB-PE", 1.2, INTERVAL, np.ones(4), 4.0),
-    "CF-PE(3)": Estimate("CF-PE(3)", 1.1, INTERVAL, np.ones(4), 4.0),
+    "MB-PE": Estimate("MB-PE", 1.2, INTERVAL, np.ones(4), 4.0, details={STEPS: 0}),
+    "CF-PE(3)": Estimate("CF-PE(3)", 1.1, INTERVAL, np.ones(4), 4.0, details={STEPS: 3}),
     "WIS": Estimate("WIS", None, None, np.ones(4), 0.0),
 }
 COMPARISON = Comparison({"careful": ESTIMATES, "bold": ESTIMATES}, np.ones(4), {"careful": 1.0, "bold": 2.0})

@@ -15,7 +15,7 @@ from coulda.hindsight import Exact
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.policies.trainable import RecurrentPolicy
 
-METHOD, DRAWS = "CF-PE(6)", 200
+METHOD, DRAWS = "CF-PE", 200
 
 
 @pytest.mark.parametrize("reparameterization", ["gumbel_max", "inverse_cdf"])

@@ -79,7 +79,7 @@ def test_the_table_compares_reparameterizations():
     other = triage(reparameterization="inverse_cdf")
     method = OnScenarios(triage(), Exact(triage()), alternatives={"inverse_cdf": (other, Exact(other))})
     table = compare(jax.random.key(1), log, {"target": TARGET}, [method])
-    estimate = table.estimates["target"]["CF-PE(6)"]
+    estimate = table.estimates["target"]["CF-PE"]
     found = next(d for d in estimate.diagnostics if d.name == "reparameterization")
     assert found.verdict == "trust"
     expected = evaluate(key_for(jax.random.key(1), "scenarios"), other, TARGET, log, Exact(other)).value

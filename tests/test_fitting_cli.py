@@ -42,7 +42,7 @@ def test_a_log_becomes_a_model_and_its_verdict_goes_into_the_table(folder: Path,
     assert report.model is not None
     assert report.model.sentences == fitted.summary
     rows = {row.method: row for row in report.table.rows}
-    for method in ("MB-PE", "CF-PE(6)"):
+    for method in ("MB-PE", "CF-PE"):
         names = [finding.name for finding in rows[method].findings]
         assert {d.name for d in fitted.verdict} <= set(names)
     assert "own policy" not in [finding.name for finding in rows["WIS"].findings]
@@ -56,7 +56,7 @@ def test_without_a_model_one_is_fitted_unless_it_shall_not_be(folder: Path, caps
     run(Evaluate, folder / "log.csv", *policy)
     shown = capsys.readouterr().out
     assert "one was fitted to the log: a table with Gumbel-max" in shown
-    assert "CF-PE(6)" in shown
+    assert "CF-PE" in shown
     run(Evaluate, folder / "log.csv", *policy, "--no-fit")
     assert "MB-PE" not in capsys.readouterr().out
 

@@ -453,7 +453,7 @@ def test_the_command_takes_both_and_their_column(tmp_path, monkeypatch):
     main(["evaluate", "log.parquet", *policies, "--model", "commanded.py:model", "--out", "run"])
     found = json.loads((tmp_path / "run" / "table.json").read_text())["policies"]
     values = {name: {method: one["value"] for method, one in rows.items()} for name, rows in found.items()}
-    assert {"WIS", "DR", "FQE", "MB-PE", "CF-PE(4)"} <= values["inside"].keys()
+    assert {"WIS", "DR", "FQE", "MB-PE", "CF-PE"} <= values["inside"].keys()
     assert values["outside"] == pytest.approx(values["inside"], rel=1e-5)
     main(["evaluate", "log.parquet", "--policy", "column:new", "--out", "other"])
     found = json.loads((tmp_path / "other" / "table.json").read_text())["policies"]["new"]

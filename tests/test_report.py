@@ -41,7 +41,7 @@ def explorer(world) -> Explorer:
 
 @pytest.fixture(scope="module")
 def comparison():
-    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 1000)  # as in tests of evaluation: they share programs
     policies = {"treat": TARGET, "as logged": BEHAVIOR}
     return compare(
         jax.random.key(1),
@@ -156,7 +156,7 @@ def test_the_table_is_the_comparison(comparison):
     for found in table.verdicts:
         worse = [row.verdict for row in table.rows if row.method == found.method]
         assert found.verdict == max(worse, key=("trust", "caution", "do not trust").index)
-    assert "CF-PE(6)" in summarize(table)[0]
+    assert "CF-PE" in summarize(table)[0]
     assert table.logged_mean == pytest.approx(comparison.logged_returns.mean())
 
 

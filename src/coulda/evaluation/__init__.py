@@ -2,7 +2,7 @@
 
 Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `reading` (a log, read
 once), `method`, `diagnostics`, one file per family of methods (`importance`, `fitted_q`, `doubly_robust`,
-`on_scenarios` with its `model_checks`, `on_policy`), and `comparison`.
+`on_scenarios` with its `model_checks` and `mismatch`, `on_policy`), and `comparison`.
 """
 
 from coulda.evaluation.comparison import Comparison, Difference, compare, evaluate, model_free

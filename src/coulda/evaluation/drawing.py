@@ -4,6 +4,7 @@ from pathlib import Path
 
 from coulda.drawing import as_png, new_figure
 from coulda.evaluation.comparison import Comparison
+from coulda.evaluation.on_scenarios import STEPS
 from coulda.storage import replace_file
 
 COLORS = {"trust": "#1b7f4b", "caution": "#c77700", "do not trust": "#b3261e"}
@@ -39,17 +40,12 @@ def draw_errors(comparison: Comparison, path: Path | str) -> None:
     figure = new_figure(5, 3.5)
     axis = figure.subplots()
     for name, methods in comparison.estimates.items():
-        points = sorted((_steps(method), comparison.error(name, method)) for method in methods if _steps(method) >= 0)
-        known = [(t, error) for t, error in points if error is not None]
+        points = [
+            (row.details[STEPS], comparison.error(name, row.method)) for row in methods.values() if STEPS in row.details
+        ]
+        known = sorted((t, error) for t, error in points if error is not None)
         if known:
             axis.plot(*zip(*known, strict=True), "o-", label=name)
     axis.set(xlabel="t, steps of the log that scenarios are inferred from", ylabel="relative error", ylim=(0, None))
     axis.legend()
     replace_file(Path(path), as_png(figure))
-
-
-def _steps(method: str) -> int:
-    """T of CF-PE(t), 0 of MB-PE, -1 of everything else."""
-    if method.startswith("CF-PE("):
-        return int(method[6:-1])
-    return 0 if method == "MB-PE" else -1

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coulda.pomdp.episode import FIELDS
+from coulda.pomdp.rollout import FIELDS
 
 Status = Literal["ok", "no support", "no probabilities", "not finite"]
 Verdict = Literal["trust", "caution", "do not trust"]
@@ -52,7 +52,7 @@ class Estimate:
     """
 
     method: str
-    """Such as "WIS" or "CF-PE(20)"."""
+    """Such as "WIS", "CF-PE", or "CF-PE(20)" of the first 20 observations."""
     value: float | None
     interval: Interval | None
     terms: np.ndarray

@@ -11,8 +11,8 @@ import numpy as np
 from coulda.evaluation.diagnostics import RARE
 from coulda.evaluation.estimate import Diagnostic, Interval, Verdict
 from coulda.evaluation.reading import Reading
+from coulda.noise import effective_sample_size
 from coulda.tails import normal_above, normal_quantile
-from coulda.weights import effective_sample_size
 
 FEW = 30
 """Effective episodes below which weighted errors are not normal, and say nothing."""

@@ -19,6 +19,7 @@ from coulda.drawing import as_svg, new_figure
 from coulda.evaluation import Comparison, ImportanceSampling, Method, OnScenarios, Precision, compare, on_policy
 from coulda.evaluation.estimate import VERDICTS, Estimate, plain
 from coulda.evaluation.intervals import mean_interval
+from coulda.evaluation.on_scenarios import STEPS
 from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.hindsight.learned import Learned
 from coulda.policies import NoisyPolicy
@@ -237,7 +238,6 @@ def row(policy: str, estimate: Estimate) -> dict[str, Any]:
     found = plain(estimate)
     kept = ("method", "value", "low", "high", "standard error", "effective sample size", "verdict")
     bad = next((d["value"] for d in found["diagnostics"] if d["name"] == "malformed"), None)
-    t = {"MB-PE": 0}.get(estimate.method)
-    if estimate.method.startswith("CF-PE("):
-        t = int(estimate.method[len("CF-PE(") : -1])
-    return {"policy": policy, "t": t} | {name: found[name] for name in kept} | {"malformed": bad}
+    return (
+        {"policy": policy, "t": estimate.details.get(STEPS)} | {name: found[name] for name in kept} | {"malformed": bad}
+    )

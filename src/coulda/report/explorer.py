@@ -17,12 +17,12 @@ from jax import Array
 from coulda.episodes import EpisodeLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Returns
-from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
 from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
+from coulda.pomdp.rollout import run_actions
 from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
 from coulda.report.frames import View, view_of
 

@@ -33,7 +33,6 @@ from coulda.pomdp import Episode, GumbelMaxChoice, Policy, rollout
 from coulda.storage import replace_file, replace_json
 from coulda.studies.sepsis import (
     ACTIONS,
-    CF_PE,
     DEAD,
     SOFTNESS,
     behavior_planner,
@@ -91,7 +90,7 @@ def sepsis_observed(key: Array, size: int) -> dict[str, Any]:
     key_log, key_table = jax.random.split(key)
     log = collect(key_log, world, physician, size)
     method = OnScenarios(world, Exact(world))
-    trust = compare(key_table, log, {"best": policy(best)}, [method]).estimates["best"][CF_PE]
+    trust = compare(key_table, log, {"best": policy(best)}, [method]).estimates["best"]["CF-PE"]
     asked = Question(2, target=0.0, afterwards=physician)
     return explain(key, world, log[_death(log)], question=asked, trust=trust).plain()
 
@@ -103,7 +102,7 @@ def sepsis_learned(key: Array) -> dict[str, Any]:
     learned = learn(log)
     target = TabularPolicy(learned.policy)
     method = OnScenarios(learned.model, Exact(learned.model), estimated_from=projected(log))
-    trust = compare(key_table, in_model_terms(log), {"policy": target}, [method]).estimates["policy"][CF_PE]
+    trust = compare(key_table, in_model_terms(log), {"policy": target}, [method]).estimates["policy"]["CF-PE"]
     died = log[_death(log)]
     # The learned model pays for a death with the step after it, which was not logged.
     seen = np.append(project(np.asarray(died.observation)), DEAD).astype(np.int32)

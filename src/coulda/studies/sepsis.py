@@ -40,8 +40,6 @@ SOFTNESS = 0.05
 DRAWS = 10_000
 """Of every transition: from them the published physician's probabilities were estimated, not computed."""
 HORIZON = 20
-CF_PE = f"CF-PE({HORIZON + 1})"
-"""With all of each episode."""
 
 PUBLISHED = {
     "observed": (0.3097, 0.269, 0.351),
@@ -129,7 +127,7 @@ class SepsisReproduction:
             return numbers, None
         method = OnScenarios(learned.model, Exact(learned.model), estimated_from=projected(log))
         table = compare(key_table, in_model_terms(log), {"policy": target}, [method])
-        return numbers | {"CF-PE": float(table.estimates["policy"][CF_PE].value or 0.0)}, table
+        return numbers | {"CF-PE": float(table.estimates["policy"]["CF-PE"].value or 0.0)}, table
 
 
 def draw_estimates(rows: list[dict[str, float]], path: Path) -> None:

@@ -27,7 +27,7 @@ from coulda.hindsight import Exact
 from coulda.planners.dynamic_programming import TabularPlanner
 from coulda.policies import TabularPolicy
 from coulda.storage import replace_file, replace_json
-from coulda.studies.sepsis import ACTIONS, CF_PE, OBSERVED, SOFTNESS, best_planner
+from coulda.studies.sepsis import ACTIONS, OBSERVED, SOFTNESS, best_planner
 
 SOFTER = (0.02, 0.05, 0.1, 0.2)
 """Probabilities of any but the best action in the policies that are compared with the best one; 0.05 is the log's."""
@@ -111,8 +111,8 @@ def draw_pairing(pairing: list[dict[str, Any]], path: Path) -> None:
 
 def _pair(table: Comparison, num_scenarios: int, second: str) -> dict[str, Any]:
     """The best policy minus another, and what pairing them is worth; deviations are of one episode's difference."""
-    found = table.difference(CF_PE, "best", second)
-    a, b = (table.estimates[name][CF_PE].terms for name in ("best", second))
+    found = table.difference("CF-PE", "best", second)
+    a, b = (table.estimates[name]["CF-PE"].terms for name in ("best", second))
     return {
         "scenarios an episode": num_scenarios,
         "second": second,
