@@ -32,6 +32,8 @@ SIMULATIONS = sized((10_000, 100_000), (256,))
 DRAWS = sized(10_000, 16)
 ESTIMATOR = "nsf"
 """Of sbi: the neural spline flow of the benchmark."""
+LIMIT = "300"
+"""Seconds of the processor after which sbi's training is stopped, with the best that it has."""
 SEED = 1
 
 
@@ -47,11 +49,13 @@ def measure(task: str, count: int) -> dict[str, Any]:
     np.savez(folder / "observations.npz", x=observed(task))
     np.savez(folder / "reference.npz", draws=reference(task))
     ours = _kept(folder / "ours.json", lambda: _ours(task, count, folder))
-    theirs = _kept(folder / "sbi.json", lambda: run_peer("sbi", "sbi_npe.py", task, str(folder), ESTIMATOR, str(DRAWS)))
+    theirs = _kept(
+        folder / "sbi.json", lambda: run_peer("sbi", "sbi_npe.py", task, str(folder), ESTIMATOR, str(DRAWS), LIMIT)
+    )
     scores = {
         name: _kept(
             folder / f"{name}-c2st.json",
-            lambda name=name: run_peer("sbi", "c2st.py", str(folder / "reference.npz"), str(folder / f"{name}.npz")),
+            lambda name=name: run_peer("sbi", "c2st.py", *(str(folder / one) for one in _compared(name))),
         )["c2st"]
         for name in ("ours", f"sbi-{ESTIMATOR}")
     }
@@ -62,6 +66,11 @@ def measure(task: str, count: int) -> dict[str, Any]:
         "ours": ours,
         f"sbi {ESTIMATOR}": theirs,
     }
+
+
+def _compared(name: str) -> tuple[str, str, str]:
+    """The reference, whose draws they are compared with, and where the scores are kept."""
+    return "reference.npz", f"{name}.npz", f"{name}-c2st.txt"
 
 
 def _kept(path: Path, make: Any) -> Any:

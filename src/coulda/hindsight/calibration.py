@@ -23,6 +23,7 @@ from coulda.hindsight.particles import check_size
 from coulda.hindsight.ranks import holm, how_wrong, information, ranked, smooth_test
 from coulda.hindsight.source import FINE, Inference, ScenarioSource
 from coulda.policies import AnyAction
+from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, Actor, Planner, Policy
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.rollout import check_discount
@@ -321,7 +322,7 @@ def _check(source: ScenarioSource, model: POMDP, policies: Mapping[str, Policy],
     for name, policy in policies.items():
         if isinstance(policy, Planner):
             raise CouldaError(f"policy '{name}' is a planner, which sees the state; only policies can be evaluated.")
-        policy.check_spaces(model.observation_space, model.action_space)
+        check_policy_fits(policy, model)
     other = getattr(source, "model", None) or model
     if type(other) is not type(model) or not bool(eqx.tree_equal(other, model)):
         names = type(source).__name__, type(other).__name__, type(model).__name__
