@@ -7,7 +7,6 @@ interval allows is wrong about something that the policy in question meets, too.
 from dataclasses import replace
 
 import numpy as np
-from scipy import stats
 
 from coulda.evaluation.diagnostics import RARE
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, Verdict
@@ -15,6 +14,7 @@ from coulda.evaluation.intervals import widened
 from coulda.evaluation.model_checks import chosen_by_ends
 from coulda.evaluation.reading import Reading
 from coulda.noise import effective_sample_size
+from coulda.tails import normal_above
 
 FEW = 30
 """Effective episodes below which weighted errors are not normal, and say nothing."""
@@ -96,7 +96,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 def _graded_miss(name: str, miss: float, error: float, interval: Interval, sentence: str) -> Diagnostic:
     """How far `miss` is from 0, against chance and against the interval."""
     size, half = abs(miss), max(interval.width / 2, 1e-12)
-    chance = float(2 * stats.norm.sf(size / error)) if error > 0 else float(size < 1e-6)
+    chance = float(2 * normal_above(size / error)) if error > 0 else float(size < 1e-6)
     if chance >= UNLIKELY or size <= half / 2:
         return Diagnostic(name, chance, "trust", f"{sentence}, within chance.")
     verdict: Verdict = "do not trust" if chance < RARE and size > 2 * half else "caution"

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tyro
-from scipy import stats
 
 from coulda.environments.tabular import TabularPOMDP
 from coulda.evaluation.diagnostics import LONG_TAIL, UNSTABLE_SPREAD, UNUSUAL, pareto_shape, spread_diagnostic
@@ -33,6 +32,7 @@ from coulda.studies.trust import share
 from coulda.studies.trust_models import Habit
 from coulda.studies.trust_tuning import FAMILIES, case
 from coulda.studies.trust_worlds import NOISES, Case, exact_rewards
+from coulda.tails import normal_above
 
 LEVEL = 0.95
 FINITE = ("mdp", "pomdp")
@@ -154,7 +154,7 @@ def by_model(rng: np.random.Generator, question: Case, log: Played, truth: float
     error = float(mean.std(ddof=1) / np.sqrt(n))
     missed = abs(itself.mean() - mean.mean()) / max(float(np.hypot(itself.std(ddof=1) / np.sqrt(n), error)), 1e-12)
     limits = {"plain": plain, "widened": widened(plain, ratios.value, error, n - 1, "log")}
-    seen = {"log itself": float(2 * stats.norm.sf(missed)), "spread": _spread(returns)}
+    seen = {"log itself": float(2 * normal_above(missed)), "spread": _spread(returns)}
     if question.family == "mdp":
         seen |= _transitions(question.model, log)
     yield Answer(question.belief.split()[0], ratios.value, truth, limits, seen)
