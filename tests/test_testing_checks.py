@@ -389,8 +389,12 @@ def test_what_a_rounding_may_flip_is_compared_in_law():
 
 @pytest.mark.parametrize(
     "source",
-    [Exact(TIGER).given(2), Guess(TIGER)],
-    ids=["exact, two steps", "guess"],
+    [
+        Exact(TIGER).given(2),
+        Guess(TIGER),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in (Exact(TIGER), Prior(TIGER))),
+    ],
+    ids=["exact, two steps", "guess", "exact", "prior"],
 )
 def test_good_sources_pass(source):
     check_scenarios(source, TIGER)
