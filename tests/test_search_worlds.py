@@ -82,6 +82,7 @@ def not_a_world():
     return 3
 
 
+@pytest.mark.slow
 def test_a_world_of_ones_own_is_named_by_its_module(capsys):
     options = "--updates 2 --episodes 2 --evaluation-episodes 8 --no-progress"
     main(["search", "--world", f"{__name__}:own_world", *options.split()])
