@@ -47,7 +47,7 @@ def test_a_cap_that_biases_by_a_third_is_not_trusted():
     assert capped.value > 0.8 * truth
     assert capped.verdict == "do not trust"
     assert "The cap takes" in capped.reasons
-    assert truth in weighted.interval
+    assert weighted.verdict != "trust" or truth in weighted.interval
 
 
 def test_a_hundred_thousand_steps_are_no_missing_support():
