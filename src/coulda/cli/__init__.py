@@ -73,6 +73,8 @@ def _run(name: str, arguments: list[str]) -> None:
         if name in COMPUTING:
             _keep_programs()
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on we say it ourselves
         command = parse(commands, f"coulda {name}", arguments)
         check_numbers(command)
         if name in COMPUTING:
