@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from coulda.cli.showing import Screen
 from coulda.recipes.hindsight import HindsightRecipe
 
 
@@ -47,7 +47,7 @@ class TrainHindsight:
         recipe = HindsightRecipe(
             self.model, self.policy, self.simulations, self.steps, self.width, self.components, self.passes, self.seed
         )
-        found, console = recipe.train(self.out), Console(highlight=False, soft_wrap=True)
+        found, console = recipe.train(self.out), Screen(highlight=False, soft_wrap=True)
         told = found.metadata
         console.print(
             f"{told.simulations:,} simulations under {', '.join(told.policies)}; best after {told.passes} passes: "
