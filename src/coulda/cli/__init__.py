@@ -8,14 +8,12 @@ import importlib
 import os
 import signal
 import sys
-import sysconfig
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from coulda.cli.limits import check_numbers
-from coulda.errors import CouldaError
+from coulda.errors import CouldaError, own_frames
 
 __all__ = ["COMMANDS", "main"]
 
@@ -107,19 +105,6 @@ def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
     if not hasattr(commands, "of"):
         return tyro.cli(commands, prog=prog, args=arguments)
     return tyro.cli(commands, prog=prog, args=arguments, default=commands.of(**named(prog, arguments)))
-
-
-def own_frames(error: Exception) -> str:
-    """The part of the traceback that is the user's: neither coulda's, nor a library's; nothing where there is none."""
-    theirs = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
-    outside = lambda name: not name.startswith("<") and not any(Path(name).is_relative_to(place) for place in theirs)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if outside(frame.filename)]
-    wrong = isinstance(error, SyntaxError) and error.filename is not None and outside(error.filename)
-    if not frames and not wrong:
-        return ""
-    return "".join(
-        ["Traceback (your code):\n", *traceback.format_list(frames), *traceback.format_exception_only(error)]
-    )
 
 
 def _keep_programs() -> None:
