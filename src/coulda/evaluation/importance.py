@@ -27,7 +27,7 @@ from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Reading, Weighted, generator
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 Kind = Literal["ordinary", "weighted", "per_decision", "weighted_per_decision", "capped"]
 KINDS: dict[Kind, str] = {
@@ -117,7 +117,7 @@ def unusable_weights(name: str, weighted: Weighted, reading: Reading) -> Estimat
     last = weighted.log_cumulative[:, -1]
     if np.isneginf(last).all():
         return no_support(name, reading)
-    for episode in np.flatnonzero(~np.isfinite(weighted.cumulative).all(1))[:1]:
+    for episode in weighted.too_large[:1]:
         said = (
             f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, more than a number "
             "can hold: the behavior's probabilities there are next to nothing. Look at them, or use another estimate."

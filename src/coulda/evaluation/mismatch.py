@@ -79,7 +79,10 @@ def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode, *
     if is_plain(model.transition_noise):
         compare = lambda a, b: _differences(a, b, squares=not isinstance(model, FinitePOMDP))
         moves = jax.vmap(compare)(inferred.transition, prior.transition)
-    weight = _before(model, episode, moves.shape[1])
+    taken, numbers = before(model, episode)
+    weight = jnp.concatenate([taken, numbers], 1)
+    if weight.shape[1] * moves.shape[1] > COUNT_LIMIT:
+        weight = taken
     total = jnp.einsum("tw,td->wd", weight, moves)
     columns = [(weight != 0).sum(0), jnp.abs(weight).sum(0)]
     steps, scale = (jnp.broadcast_to(column[:, None].astype(float), total.shape).ravel() for column in columns)
@@ -92,10 +95,10 @@ def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode, *
     )
 
 
-def _before(model: POMDP, episode: Episode, size: int) -> Array:
-    """What each step's noise is multiplied with, `[T, W]`: which action was taken, and numbers that were seen and done.
+def before(model: POMDP, episode: Episode) -> tuple[Array, Array]:
+    """What is known before a step's noise: the action `[T, A]`, and that times the numbers seen and done `[T, ...]`.
 
-    Numbers are left out where there would be too many products with noise of this `size`.
+    Zero after the end, and where a number is missing.
     """
     space, live = model.action_space, episode.live[:, None]
     taken, numbers = live.astype(float), jnp.zeros((len(live), 0))
@@ -106,10 +109,8 @@ def _before(model: POMDP, episode: Episode, size: int) -> Array:
     if isinstance(model.observation_space, gymnasium.spaces.Box):
         seen = episode.observation[:-1].reshape(len(live), -1).astype(float)
         numbers = jnp.concatenate([numbers, seen], 1)
-    if taken.shape[1] * (1 + numbers.shape[1]) * size > COUNT_LIMIT:
-        return taken
     numbers = jnp.where(live & jnp.isfinite(numbers), numbers, 0.0)
-    return jnp.concatenate([taken, (taken[:, :, None] * numbers[:, None, :]).reshape(len(live), -1)], 1)
+    return taken, (taken[:, :, None] * numbers[:, None, :]).reshape(len(live), -1)
 
 
 def _counts(model: POMDP, inferred: Scenario, episode: Episode, closing: bool) -> tuple[Counts, Counts]:

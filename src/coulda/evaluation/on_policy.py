@@ -16,7 +16,7 @@ from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_f
 from coulda.evaluation.reading import Reading, generator
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
-from coulda.pomdp.episode import FINE
+from coulda.pomdp.rollout import FINE
 
 
 @dataclass(frozen=True)

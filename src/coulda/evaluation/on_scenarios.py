@@ -21,6 +21,7 @@ from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
+from coulda.evaluation.foresight import foresight_diagnostic
 from coulda.evaluation.grounds import Grounds, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
@@ -57,9 +58,9 @@ from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, fresh, informed
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
-from coulda.pomdp.episode import FINE
+from coulda.pomdp.rollout import FINE
 
-_OF_THE_MODEL = ("replay", "ends", "mismatch")
+_OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
@@ -130,7 +131,8 @@ class OnScenarios(Method):
             return (source,)
         if self.steps is not None:
             return tuple(source.given(t) for t in self.steps)
-        nothing = source.given(0)
+        # Without a history a source is the prior, which need not be inferred.
+        nothing = Prior(self.model) if source.knows_the_prior else source.given(0)
         return (nothing,) if int(source.steps) == 0 else (nothing, source)
 
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
@@ -258,9 +260,9 @@ def evaluate_sources(
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
-    nothing but the model's prior, the model is held against the log by simulation.
+    nothing but the model's prior, the model is held against the log by simulation; else by what it foresees.
     """
-    key_scenarios, key_interval, key_simulation = jax.random.split(key, 3)
+    key_scenarios, key_interval, key_check = jax.random.split(key, 3)
     policies = reading.policies
     empty = lambda: {name: [] for name in policies}
     tallies = [Tally(empty(), empty(), empty() if reading.asked.beyond_the_mean else None) for _ in sources]
@@ -270,10 +272,12 @@ def evaluate_sources(
         run.advance(count)
     alone = all(int(source.steps) == 0 and source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
-    simulation = simulate(key_simulation, model, reading) if alone and not broken else Simulation()
+    simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
+    foreseen = () if alone else foresight_diagnostic(key_check, sources[-1], model, reading)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
+        shared += foreseen if int(source.steps) > 0 else ()
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
             estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
