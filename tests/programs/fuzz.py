@@ -33,7 +33,7 @@ from tests.programs.fuzz_tables import TABLES  # noqa: E402
 
 KINDS = ARTIFACTS | TABLES | ARRAYS
 SLOW, LONG = 10.0, 60.0
-"""Seconds of work, and of waiting, after which a reader counts as hanging; an undamaged file takes some milliseconds."""
+"""Seconds of work, and of waiting, after which a reader hangs; an undamaged file takes some milliseconds."""
 MEMORY = 2**30
 """Bytes beyond those at the start that a reader may have."""
 RESERVED = 4 * MEMORY
