@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import run_peer, seconds
+from benchmarks.harness import run_peer, seconds, sized
 from coulda.hindsight import Particles
 from coulda.noise import Normal
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice
 
-EPISODES, STEPS, PARTICLES = 256, 20, 1000
+EPISODES, STEPS, PARTICLES = sized((256, 20, 1000), (4, 3, 10))
 
 
 class Wave(POMDP):
