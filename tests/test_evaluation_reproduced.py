@@ -43,11 +43,10 @@ def test_a_cap_that_biases_by_a_third_is_not_trusted():
     place = np.concatenate([np.zeros((n, 1)), pays[:, :-1] > 0], 1).astype(int)
     log = numbered(place, up.astype(int), pays, np.where(up, 0.8, 0.2))
     mostly_down, truth = TabularPolicy([[0.8, 0.2]] * 2), 4 * (2 * 0.35 - 1)
-    capped, weighted = (ImportanceSampling(kind).estimate(KEY, mostly_down, log) for kind in ("capped", "weighted"))
+    capped = ImportanceSampling("capped").estimate(KEY, mostly_down, log)
     assert capped.value > 0.8 * truth
     assert capped.verdict == "do not trust"
     assert "The cap takes" in capped.reasons
-    assert weighted.verdict != "trust" or truth in weighted.interval
 
 
 def test_a_hundred_thousand_steps_are_no_missing_support():
