@@ -68,7 +68,9 @@ def trials(kind: str, numbers: range, seed: int) -> Iterator[dict[str, Any]]:
     """Name and outcome of trials of one kind, in this process, with what memory it has now and a gigabyte."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with tempfile.TemporaryDirectory() as temporary:
-        make = KINDS[kind](Path(temporary) / "good")
+        make, first = KINDS[kind](Path(temporary) / "good"), Path(temporary) / "first"
+        first.mkdir()
+        make(random.Random(0), first)  # before the limit: libraries reserve memory where they are first used
         resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + MEMORY, limits[1]))
         try:
             for number in numbers:
