@@ -1,4 +1,4 @@
-"""cuthbert's bootstrap filter on observations from a file: log evidence of each episode, and the least of warm processor seconds."""
+"""cuthbert's bootstrap filter on observations from a file: log evidence of each episode, and processor seconds."""
 
 import json
 import sys
