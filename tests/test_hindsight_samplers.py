@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coulda.environments import Inventory
 from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Nuts, ObservedStates, Particles, Tempered, choose
+from coulda.hindsight.choosing import _tried
 from coulda.hindsight.gaussian import smoothed_noise
 from coulda.hindsight.likelihood import Evidence, seen_in, separate_rewards
 from coulda.hindsight.particles import systematic
@@ -480,6 +482,36 @@ def test_seen_states_are_solved_for_their_noise():
     assert isinstance(choose(linear(hidden=True)).source, Exact)
     with pytest.raises(CouldaError, match=r"(?s)no source infers the scenarios of Squared.*observation_log_prob"):
         choose(Squared())
+
+
+class Drawn(Plain):
+    """As it is, with something hidden."""
+
+
+class Biased(Particles):
+    """Draws whose first noise is off by a deviation of the prior."""
+
+    def paths(self, key, seen, count):
+        path, inference = super().paths(key, seen, count)
+        return eqx.tree_at(lambda p: p.initial, path, [path.initial[0] + 1.0]), inference
+
+
+@pytest.mark.slow
+def test_a_pilot_decides_by_ranks():
+    source, why = choose(Drawn())
+    assert isinstance(source, Particles)
+    assert "particles (1,000), since exact: no exact posterior is known for Drawn" in why
+    assert _tried("particles", Biased(Drawn(), particles=200, moves=2)).reason == (
+        "in simulated episodes the ranks of initial are uneven"
+    )
+
+
+@pytest.mark.slow
+def test_more_particles_are_tried_before_tempering():
+    source, why = choose(Inventory(count_error=1.0))
+    assert isinstance(source, Particles)
+    assert source.particles == 4000
+    assert "of 1,000 first noises survive" in why
 
 
 class Fixed(Plain):
