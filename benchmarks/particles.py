@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import run_peer
+from benchmarks.harness import run_peer, sized
 from coulda.hindsight import Particles
 from coulda.noise import Normal
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice
 
-EPISODES, STEPS, PARTICLES = 256, 20, 1000
-ROUNDS, REPEATS = 3, 5
+EPISODES, STEPS, PARTICLES = sized((256, 20, 1000), (4, 3, 10))
+ROUNDS, REPEATS = sized((3, 5), (1, 1))
 
 
 class Wave(POMDP):

@@ -104,7 +104,7 @@ def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num
 
 
 def triage_table():
-    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 1000)
     policies = {"treat when ill": TARGET, "as logged": BEHAVIOR}
     return tabulate(
         compare(

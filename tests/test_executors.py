@@ -176,6 +176,7 @@ def test_a_worker_that_dies_is_replaced_and_its_batch_is_the_same(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_that_kills_every_worker_is_given_up(tmp_path):
     spec = WorkSpec("tests.programs.recipes:dying", {"folder": str(tmp_path), "deaths": 100})
     with Processes(spec, num_workers=1, max_deaths=2) as executor:

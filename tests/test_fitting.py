@@ -29,7 +29,7 @@ from coulda.fitting.finite_em import HiddenTables
 from coulda.fitting.folds import deal
 from coulda.fitting.grounds import Nearness, jackknife, spread
 from coulda.fitting.judging import Noise, independence, own_policy, transforms
-from coulda.fitting.memory import markov, memory
+from coulda.fitting.memory import lasting_rewards, markov, memory
 from coulda.fitting.neural import blank
 from coulda.fitting.steps import steps_of
 from coulda.fitting.systems import system_model, units_of
@@ -132,6 +132,16 @@ def test_ends_by_chance_and_rewards_that_vary_are_told():
     assert np.isfinite(infinite)
 
 
+def test_an_observation_that_is_never_gone_on_from_is_an_end_at_the_horizon_too():
+    """0 may be an end or not, 2 always is: arriving there with the last step is no way on."""
+    episodes = [([0, 1, 0], [0, 0], [1.0, 1.0]), ([0, 2], [0], [3.0]), ([0, 0, 1, 2], [0, 0, 0], [1.0, 1.0, 3.0])] * 3
+    fitted = fit(jax.random.key(0), numbered(episodes, actions=1), TabularFit("gumbel_max", folds=2))
+    transition = np.asarray(fitted.model.tables()[0])
+    assert fitted.model.twins
+    assert transition[0, :, 2].sum() == 0
+    assert transition[0, 1, 3 + 2] == pytest.approx(3.5 / 7)
+
+
 # ---------------------------------------------------------------- vectors
 
 
@@ -179,7 +189,7 @@ def _replayed(model, scenarios, episodes):
 def test_dimensions_without_noise_are_found(fitted_vectors):
     _, fitted = fitted_vectors
     assert np.asarray(fitted.model.noisy).tolist() == [True, False, True]
-    assert any("without noise, linear in what came before: 1" in sentence for sentence in fitted.summary)
+    assert any("ithout noise, linear in what came before: dimension 1" in sentence for sentence in fitted.summary)
     assert not bool(fitted.model.ends)
 
 
@@ -201,7 +211,7 @@ def test_noise_moves_later_dimensions_only():
                 {"state": u, "reward": jnp.zeros(()), "end": jnp.ones(())},
             ).seen
         )
-        jacobians[name, order] = np.asarray(jax.jacobian(move)(jnp.array([0.1, 0.2])))
+        jacobians[name, order] = np.asarray(jax.jit(jax.jacobian(move))(jnp.array([0.1, 0.2])))
     assert jacobians["triangular", (0, 1)][0, 1] == 0
     assert jacobians["triangular", (0, 1)][1, 0] != 0
     assert jacobians["triangular", (1, 0)][1, 0] == 0
@@ -293,6 +303,17 @@ def test_support_is_near_logged_steps_with_the_same_action():
     assert near.support(first).verdict == "trust"
     assert near.support(second).verdict == "do not trust"
     assert near.support(second[again[:, 0] < 0]).verdict == "trust"
+
+
+def test_rewards_that_depend_on_something_that_lasts_are_found():
+    """Right rewards are flagged once in a hundred logs; those with a part of their own in each episode are."""
+    rng = np.random.default_rng(0)
+    for size, verdict in ((0.0, "trust"), (1.0, "caution")):
+        episodes = []
+        for lasts in size * rng.normal(size=120):
+            seen, done = rng.integers(0, 3, 5), rng.integers(0, 2, 4)
+            episodes.append((seen.tolist(), done.tolist(), (seen[1:] + rng.normal(size=4) + lasts).tolist()))
+        assert lasting_rewards(numbered(episodes), np.arange(120) % 5)[0].verdict == verdict
 
 
 def test_whoever_acts_by_more_than_is_seen_leaves_a_trace():

@@ -23,53 +23,13 @@ from coulda.hindsight.particles import systematic
 from coulda.hindsight.source import FINE, IMPOSSIBLE, NOT_A_NUMBER
 from coulda.noise import Bernoulli, Independent, Normal, Uniform
 from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, rollout
+from coulda.pomdp import ActionMechanism, Episode, GumbelMaxChoice, rollout
 from coulda.pomdp.observing import no_density
 from coulda.testing import check_scenarios
-from tests.zoo_pomdps import linear
+from tests.zoo_pomdps import Plain, linear
 
 KEY = jax.random.key(0)
 DATA = Path(__file__).parents[2] / "shared" / "data" / "state_space"
-
-
-class Plain(POMDP):
-    """One action, nothing paid, observed with Gaussian noise; what follows says the rest."""
-
-    horizon: int = eqx.field(static=True, default=5)
-    scale: float = 0.5
-    action_mechanism: ActionMechanism = GumbelMaxChoice(1)
-
-    @property
-    def observation_space(self):
-        return gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
-
-    @property
-    def action_space(self):
-        return gymnasium.spaces.Discrete(1)
-
-    @property
-    def initial_noise(self):
-        return Normal()
-
-    @property
-    def transition_noise(self):
-        return Normal()
-
-    @property
-    def observation_noise(self):
-        return Normal(0.0, self.scale)
-
-    def initial(self, u):
-        return u
-
-    def transition(self, state, action, u):
-        return state + u
-
-    def observe(self, state, u):
-        return state + u
-
-    def reward(self, state, action, next_state):
-        return jnp.zeros(())
 
 
 def seen(observations):
@@ -383,6 +343,7 @@ class Ends(Plain):
         return state > 3
 
 
+@pytest.mark.slow
 def test_particles_keep_the_laws_of_sources():
     """The same key gives the same draw, only h_t is seen, and t = 0 is the prior bit for bit."""
     check_scenarios(Particles(Ends(), particles=200, moves=3), Ends())

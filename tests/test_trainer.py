@@ -277,6 +277,7 @@ for wrong in (jnp.zeros(3), jnp.zeros(())):
 """
 
 
+@pytest.mark.slow
 def test_two_devices_compute_what_one_does():
     done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -109,10 +109,8 @@ class Evaluate:
         console.print(table(comparison))
         if comparison.asked.beyond_the_mean:
             console.print(distributions(comparison))
-        for name, estimate in comparison.rows():
-            if estimate.verdict != "trust":
-                style = STYLES[estimate.verdict]
-                console.print(f"[{style}]{name}, {estimate.method}: {estimate.verdict}.[/] {estimate.reasons}")
+        for sentence in warnings_of(comparison):
+            console.print(sentence)
         if (rivals := recipe.rivals(jax.random.fold_in(key, 2))) is not None:
             console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
             told = (*told, rivals.sentence)
@@ -194,6 +192,18 @@ class Evaluate:
 
 
 COMMANDS = Evaluate
+
+
+def warnings_of(comparison: Comparison) -> list[str]:
+    """What speaks against rows, for the terminal; once for all methods of a policy of which the same is to be said."""
+    methods: dict[tuple[str, str, str], list[str]] = {}
+    for name, estimate in comparison.rows():
+        if estimate.verdict != "trust":
+            methods.setdefault((name, estimate.verdict, estimate.reasons), []).append(estimate.method)
+    return [
+        f"[{STYLES[verdict]}]{name}, {', '.join(found)}: {verdict}.[/] {reasons}"
+        for (name, verdict, reasons), found in methods.items()
+    ]
 
 
 def table(comparison: Comparison) -> Table:

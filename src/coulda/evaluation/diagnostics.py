@@ -1,11 +1,11 @@
 """When not to believe an estimate: each diagnostic is a number, a threshold with a reason, and a plain sentence."""
 
 import numpy as np
-from scipy import stats
 
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.reading import Reading, Weighted
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
+from coulda.tails import normal_above
 
 ENOUGH_WEIGHT = 200
 """Effective episodes for a nominal interval. Measured (results/evaluation/coverage*.json): 95 % intervals hold the
@@ -74,7 +74,7 @@ def _mean_weight(weights: np.ndarray) -> Diagnostic:
     """E_μ[π/μ] = 1 wherever μ covers π and its probabilities are right."""
     mean, error = float(weights.mean()), float(weights.std(ddof=1) / np.sqrt(len(weights))) if len(weights) > 1 else 1.0
     z = abs(mean - 1) / max(error, 1e-12) if abs(mean - 1) > 1e-6 else 0.0
-    rare = 2 * stats.norm.sf(z) < RARE
+    rare = 2 * normal_above(z) < RARE
     sentence = (
         f"The weights average {mean:.3f} ± {error:.3f} instead of 1: the behavior's probabilities are wrong, or the "
         "policy does things that the behavior never does."

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coulda.pomdp.episode import FIELDS
+from coulda.pomdp.rollout import FIELDS
 
 Status = Literal["ok", "no support", "no probabilities", "not finite"]
 Verdict = Literal["trust", "caution", "do not trust"]

@@ -27,7 +27,7 @@ from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Reading, Weighted, generator
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 Kind = Literal["ordinary", "weighted", "per_decision", "weighted_per_decision", "capped"]
 KINDS: dict[Kind, str] = {

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Interval
-from coulda.pomdp.episode import check_discount
+from coulda.pomdp.rollout import check_discount
+from coulda.tails import normal_below, normal_quantile, student_quantile
 
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
@@ -75,7 +75,7 @@ def student(terms: np.ndarray, level: float) -> Interval:
     n = len(terms)
     if n < 2:
         return Interval(-np.inf, np.inf, level, "student")
-    half = stats.t.ppf(0.5 + level / 2, n - 1) * terms.std(ddof=1) / np.sqrt(n)
+    half = student_quantile(0.5 + level / 2, n - 1) * terms.std(ddof=1) / np.sqrt(n)
     return Interval(float(terms.mean() - half), float(terms.mean() + half), level, "student")
 
 
@@ -87,7 +87,7 @@ def widened(interval: Interval, value: float, error: float, freedom: int, level:
     """
     if error == 0:
         return interval
-    more = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    more = float(student_quantile((1 + level) / 2, freedom)) * error
     low, high = (float(np.hypot(value - limit, more)) for limit in (interval.low, interval.high))
     return Interval(value - low, value + high, level, f"{interval.kind} and refits")
 
@@ -115,13 +115,13 @@ def bca(rng: np.random.Generator, ratios: Ratios, level: float, resamples: int =
     theta = np.sort(_bootstrap(rng, ratios, resamples))
     # Ties are counted half, so that a discrete statistic is not taken for a biased one.
     below = (np.sum(theta < ratios.value) + np.sum(theta <= ratios.value)) / (2 * resamples)
-    bias = stats.norm.ppf(np.clip(below, 1 / resamples, 1 - 1 / resamples))
+    bias = normal_quantile(np.clip(below, 1 / resamples, 1 - 1 / resamples))
     influence = ratios.leave_one_out()
     influence = influence.mean() - influence
     cubes, squares = np.sum(influence**3), np.sum(influence**2)
     acceleration = cubes / (6 * squares**1.5) if squares > 0 else 0.0
-    z = bias + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(theta, stats.norm.cdf(bias + z / (1 - acceleration * z)))
+    z = bias + normal_quantile([(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(theta, normal_below(bias + z / (1 - acceleration * z)))
     return Interval(float(low), float(high), level, "bca")
 
 

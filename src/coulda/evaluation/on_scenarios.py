@@ -25,7 +25,7 @@ from coulda.evaluation.foresight import foresight_diagnostic
 from coulda.evaluation.grounds import Grounds, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
-from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
+from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.model_checks import (
     Replay,
@@ -57,8 +57,9 @@ from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, fresh, informed
+from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
-from coulda.pomdp.episode import FINE
+from coulda.pomdp.rollout import FINE
 
 _OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""

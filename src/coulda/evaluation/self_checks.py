@@ -7,12 +7,12 @@ interval allows is wrong about something that the policy in question meets, too.
 from dataclasses import replace
 
 import numpy as np
-from scipy import stats
 
 from coulda.evaluation.diagnostics import RARE
 from coulda.evaluation.estimate import Diagnostic, Interval, Verdict
 from coulda.evaluation.reading import Reading
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
+from coulda.tails import normal_above, normal_quantile
 
 FEW = 30
 """Effective episodes below which weighted errors are not normal, and say nothing."""
@@ -20,7 +20,7 @@ UNLIKELY = 0.05
 """Probability under a right answer of a miss that is warned of. Where the answer is known, a wrong one is as far off as
 the log can show, and no further: at 0.01 a miss of twice the half-width of an interval would pass in one case of four,
 at 0.05 in one of ten."""
-SHOWN = float(stats.norm.isf(UNLIKELY / 2) + stats.norm.isf(0.2))
+SHOWN = float(normal_quantile(1 - UNLIKELY / 2) + normal_quantile(0.8))
 """Standard errors of a miss that is found with probability 0.8."""
 
 
@@ -76,7 +76,7 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 def _graded_miss(name: str, miss: float, error: float, interval: Interval, sentence: str) -> Diagnostic:
     """How far `miss` is from 0, against chance and against the interval."""
     size, half = abs(miss), max(interval.width / 2, 1e-12)
-    chance = float(2 * stats.norm.sf(size / error)) if error > 0 else float(size < 1e-6)
+    chance = float(2 * normal_above(size / error)) if error > 0 else float(size < 1e-6)
     if chance >= UNLIKELY or size <= half / 2:
         return Diagnostic(name, chance, "trust", f"{sentence}, within chance.")
     verdict: Verdict = "do not trust" if chance < RARE and size > 2 * half else "caution"

@@ -37,7 +37,7 @@ from coulda.evaluation.logged_behavior import (
 from coulda.evaluation.one_step import one_step_diagnostic, state_seen
 from coulda.evaluation.reading import Log, Reading, generator, run, to_numpy
 from coulda.evaluation.two_samples import energy_test
-from coulda.hindsight.calibration import holm
+from coulda.hindsight.ranks import holm
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Trajectory, rollout
 
 SIMULATED = 4

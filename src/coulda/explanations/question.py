@@ -13,7 +13,7 @@ from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import check_log_fits
 from coulda.evaluation.reading import Log
 from coulda.pomdp import POMDP, Policy
-from coulda.pomdp.episode import check_discount
+from coulda.pomdp.rollout import check_discount
 
 MOST_MODEL_STEPS = 5_000_000_000
 """A large network takes an hour for these on two cores, a small model minutes."""

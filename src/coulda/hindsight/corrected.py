@@ -16,8 +16,8 @@ from coulda.hindsight.moves import ISLANDS, Moves, Path
 from coulda.hindsight.particles import Sampler, check_size, filter_islands, island_gap, populated, systematic
 from coulda.hindsight.source import ALL_STEPS, FINE, IMPOSSIBLE, NOT_A_NUMBER, Inference
 from coulda.hindsight.tempered import SCOUTS
+from coulda.noise import effective_sample_size
 from coulda.pomdp import POMDP, Actor
-from coulda.weights import effective_sample_size
 
 
 class Corrected(Sampler):

@@ -34,10 +34,9 @@ from coulda.hindsight.source import (
     where_known,
 )
 from coulda.keys import quick
-from coulda.noise import Iid
+from coulda.noise import Iid, effective_sample_size
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.observing import infers_noise
-from coulda.weights import effective_sample_size
 
 EPISODES_AT_ONCE = 8
 """About as few as are worked on together: four, on two devices."""

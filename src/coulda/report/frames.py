@@ -19,12 +19,17 @@ from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.environments.sepsis.kernel import NUM_OBSERVED, treatments_by, treatments_of, vitals_of
 from coulda.environments.sokoban import Sokoban, tiles
 from coulda.episodes import Schema
+from coulda.fitting import FittedTable, FittedVectors
 from coulda.pomdp import POMDP, BlackBoxPOMDP, FinitePOMDP, LinearGaussianPOMDP
 from coulda.report.contents import Channel, GridScene, SeriesScene
 from coulda.report.sprites import SOKOBAN_TILES
 
 MOST_CHANNELS = 16
 """More lines than these nobody reads."""
+MOST_LEVELS = 12
+"""Levels of a line that have a label each."""
+BEYOND = ("over", "never tried")
+"""The last states of a fitted table."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ def _called(view: View, schema: Schema) -> View:
         channels = tuple(replace_struct(one, name=name) for one, name in zip(channels, names, strict=True))
     elif len(channels) == 1 and len(channels[0].labels) == len(names):
         channels = (replace_struct(channels[0], labels=names),)
+    elif len(channels) == 1 and channels[0].labels[len(names) :] == BEYOND:
+        channels = (replace_struct(channels[0], labels=(*names, *BEYOND)),)
     return replace(view, scene=SeriesScene(channels))
 
 
@@ -71,6 +78,10 @@ def _view_of(model: POMDP) -> View:
         return sepsis_view()
     if isinstance(model, LinearGaussianPOMDP):
         return linear_gaussian_view(model)
+    if isinstance(model, FittedTable):
+        return table_view(model)
+    if isinstance(model, FittedVectors):
+        return vectors_view(model)
     if isinstance(model, FinitePOMDP):
         return finite_view(model)
     if isinstance(model, BlackBoxPOMDP):
@@ -135,10 +146,29 @@ def linear_gaussian_view(model: LinearGaussianPOMDP) -> View:
 
 def finite_view(model: FinitePOMDP) -> View:
     """The number of the state, and that of the observation where one can be told from the other."""
-    names = tuple(str(i) for i in range(model.num_states)) if model.num_states <= 12 else ()
+    names = tuple(str(i) for i in range(model.num_states)) if model.num_states <= MOST_LEVELS else ()
     scene = SeriesScene((Channel("state", names, hidden=True),))
     state = lambda state: state.index.astype(jnp.float32)[None]
     return View(scene, state, lambda _: jnp.full(1, jnp.nan), _numbers)
+
+
+def table_view(model: FittedTable) -> View:
+    """What was seen, which is the state; and the two places that no log has seen."""
+    names = (*(str(i) for i in range(model.seen)), *BEYOND) if model.seen <= MOST_LEVELS else ()
+    scene, ends = SeriesScene((Channel("state", names),)), model.num_states - len(BEYOND)
+
+    def state(state: Any) -> Array:
+        place = jnp.where(state.index < ends, state.index % model.seen, model.seen + state.index - ends)
+        return place.astype(jnp.float32)[None]
+
+    return View(scene, state, lambda seen: jnp.asarray(seen, jnp.float32)[None], _numbers)
+
+
+def vectors_view(model: FittedVectors) -> View:
+    """What was seen, which is the state."""
+    scene = SeriesScene(tuple(Channel(f"s{_subscript(i)}") for i in range(min(model.size, MOST_CHANNELS))))
+    first = lambda seen: seen[:MOST_CHANNELS].astype(jnp.float32)
+    return View(scene, lambda state: first(state.seen), first, _numbers)
 
 
 def black_box_view(model: BlackBoxPOMDP) -> View:

@@ -19,10 +19,10 @@ from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
-from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
+from coulda.planners.mixture import PlannerFor, PlanningProblem, prepared
 from coulda.policies.host import HostPolicy
 from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Planner, Policy, Scenario, rollout
-from coulda.pomdp.episode import check_discount
+from coulda.pomdp.rollout import check_discount
 from coulda.search.objective import ReturnWeightedRegression
 from coulda.trainer import descend, first_state, on_all_devices
 
