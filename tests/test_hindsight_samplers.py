@@ -23,7 +23,7 @@ from coulda.hindsight.particles import systematic
 from coulda.hindsight.source import FINE, IMPOSSIBLE, NOT_A_NUMBER
 from coulda.noise import Bernoulli, Independent, Normal, Uniform
 from coulda.policies import AnyAction
-from coulda.pomdp import ActionMechanism, Episode, GumbelMaxChoice, rollout
+from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, rollout
 from coulda.pomdp.observing import no_density
 from coulda.testing import check_scenarios
 from tests.zoo_pomdps import Plain, linear
