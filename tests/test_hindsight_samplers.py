@@ -462,7 +462,7 @@ def test_a_pilot_decides_by_ranks():
     source, why = choose(Drawn())
     assert isinstance(source, Particles)
     assert "particles (1,000), since exact: no exact posterior is known for Drawn" in why
-    assert _tried("particles", Biased(Drawn(), particles=200, moves=2)).reason == (
+    assert _tried("particles", Biased(Drawn(), particles=1000, moves=2)).reason == (
         "in simulated episodes the ranks of initial are uneven"
     )
 
