@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -462,9 +463,8 @@ def test_a_pilot_decides_by_ranks():
     source, why = choose(Drawn())
     assert isinstance(source, Particles)
     assert "particles (1,000), since exact: no exact posterior is known for Drawn" in why
-    assert _tried("particles", Biased(Drawn(), particles=1000, moves=2)).reason == (
-        "in simulated episodes the ranks of initial are uneven"
-    )
+    reason = _tried("particles", Biased(Drawn(), particles=1000, moves=2)).reason
+    assert re.match("in simulated episodes the ranks of .* are uneven", reason)
 
 
 @pytest.mark.slow
