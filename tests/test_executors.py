@@ -188,6 +188,14 @@ def test_a_batch_that_kills_every_worker_is_given_up(tmp_path):
             executor.next()
 
 
+def test_a_worker_that_hangs_is_given_up():
+    with Processes(WorkSpec("tests.programs.recipes:hanging"), num_workers=1, timeout=0.5) as executor:
+        executor.publish(0, jnp.float32(2))
+        executor.request(1)
+        with pytest.raises(WorkError, match=r"a worker did not answer in 0.5 seconds"):
+            executor.next()
+
+
 def test_what_goes_wrong_in_a_worker_is_told_and_the_worker_goes_on():
     with Processes(WorkSpec("tests.programs.recipes:failing"), num_workers=1) as executor:
         executor.publish(0, jnp.float32(2))
