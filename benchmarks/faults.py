@@ -1,4 +1,4 @@
-"""`make faults`: training, workers, nodes and a learner are killed, files are damaged; what came of it, as JSON.
+"""`make faults`: training, workers, nodes and a learner are killed, files are damaged or forged; what came of it.
 
 Each fault is a program under `tests/programs`, of which the tests run a shorter version.
 """
@@ -58,6 +58,8 @@ def learner(kills: int = 10) -> dict[str, Any]:
 
 FAULTS: dict[str, Callable[[], dict[str, Any]]] = {
     "corruption": lambda: json.loads(program("corruption.py", 5000, 0)),
+    "fuzz": lambda: json.loads(program("fuzz.py", 6000, 0)),
+    "crashes": lambda: json.loads(program("crash_points.py")),
     "training": training,
     "learner": learner,
     "actors": lambda: on_ray("actors", 100, 0),

@@ -45,8 +45,7 @@ from coulda.hindsight.hindsight_network import first_network
 from coulda.hindsight.pairs import Codings
 from coulda.learners import ActorCriticLoss, Imitation, ScenarioTraining
 from coulda.learners.impala import improve
-from coulda.planners.mixture import ExpertSchedule
-from coulda.planners.problem import prepared
+from coulda.planners.mixture import ExpertSchedule, prepared
 from coulda.policies import UniformPolicy, as_policy
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.policies.trainable import LinearGaussianPolicy
