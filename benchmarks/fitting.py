@@ -7,10 +7,11 @@ import gymnasium
 import jax
 import numpy as np
 
+from benchmarks.harness import sized
 from coulda.episodes import EpisodeLog, Schema, checked_log
 from coulda.fitting import NeuralFit, fit
 
-EPISODES, STEPS, SIZE, SEEDS = 10_000, 10, 5, 3
+EPISODES, STEPS, SIZE, SEEDS = sized((10_000, 10, 5, 3), (60, 4, 2, 1))
 
 
 def made(seed: int) -> EpisodeLog:

@@ -21,6 +21,7 @@ from coulda.hindsight.coding import Code, Coding
 from coulda.hindsight.likelihood import next_state
 from coulda.noise import Iid, Independent
 from coulda.policies import AnyAction
+from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.progress import Advance
 from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
@@ -160,7 +161,7 @@ def acting_policies(model: POMDP, policies: Mapping[str, Policy] | None) -> dict
             raise CouldaError(
                 f"a {type(policy).__name__} cannot make pairs: it sees the state, and so its actions tell of it."
             )
-        policy.check_spaces(model.observation_space, model.action_space)
+        check_policy_fits(policy, model)
     return dict(policies)
 
 
