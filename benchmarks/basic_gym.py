@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from benchmarks.harness import run_peer
+from benchmarks.harness import run_peer, sized
 from coulda.episodes import EpisodeLog, Schema, checked_log
 from coulda.evaluation import compare
 from coulda.fitting import NeuralFit, fit
 from coulda.noise import Categorical
 from coulda.pomdp import Policy
 
-EPISODES, TRUTH = 10_000, 100_000
+EPISODES, TRUTH = sized((10_000, 100_000), (60, 1_000))
 BEHAVIOR = 0.3
 """How sharply whoever made the log goes by the learned values."""
 POLICIES = {"sharp": 3.0, "like the log": 0.5, "the other way": -0.5}
