@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from coulda.evaluation import Comparison, Estimate, Interval
-from coulda.evaluation.drawing import draw_errors, draw_estimates
-from coulda.evaluation.on_scenarios import STEPS
+from coulda.evaluation.drawing import STEPS, draw_errors, draw_estimates
 from coulda.studies import impala, relatives, sepsis, sepsis_control
 
 INTERVAL = Interval(0.5, 1.5, 0.95, "student")

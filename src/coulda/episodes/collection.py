@@ -9,7 +9,8 @@ from jax import Array
 
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, spans
 from coulda.episodes.validation import checked_log
-from coulda.pomdp import POMDP, Actor, Episode, batched, rollout
+from coulda.noise import check_key
+from coulda.pomdp import POMDP, Actor, Episode, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
 
 
@@ -23,6 +24,9 @@ def collect_batches(
     key: Array, environment: POMDP, policy: Actor, num_episodes: int, batch_size: int = 16384
 ) -> Iterator[EpisodeLog]:
     """The same, a batch at a time, so that `write_log` can write a log larger than memory."""
+    check_key(key)
+    if isinstance(policy, Policy):
+        policy.check_spaces(environment.observation_space, environment.action_space)
     schema = Schema(environment.observation_space, environment.action_space)
     size = min(batch_size, num_episodes)
     for start in range(0, num_episodes, size):

@@ -79,8 +79,8 @@ def _understood(
     return checked_log(schema, observation, done.values, reward, lengths, terminated, log_prob, rows)
 
 
-def to_frame(log: EpisodeLog) -> "pd.DataFrame":
-    """The log as a data frame with the default `Columns`; the last observation is a row of its own."""
+def frame_of(log: EpisodeLog) -> "pd.DataFrame":
+    """What `EpisodeLog.to_frame` gives."""
     pandas = require("pandas", extra="tables")
     if not isinstance(log.observation, np.ndarray) or not isinstance(log.action, np.ndarray):
         raise CouldaError("a table holds one array of observations and one of actions, not trees; use write_log")
@@ -128,8 +128,8 @@ def read_frame(path: Path | str | Sequence[Path]) -> tuple[Any, Place]:
 
 
 def write_table(path: Path | str, log: EpisodeLog) -> None:
-    """Write `to_frame(log)` as `.parquet` or `.csv`; it appears whole, or not at all."""
-    path, frame, file = Path(path), to_frame(log), io.BytesIO()
+    """Write `log.to_frame()` as `.parquet` or `.csv`; it appears whole, or not at all."""
+    path, frame, file = Path(path), frame_of(log), io.BytesIO()
     if path.suffix == ".parquet":
         frame.to_parquet(file, index=False)
     else:

@@ -14,6 +14,7 @@ from coulda.evaluation.estimate import Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
 from coulda.evaluation.reading import Reading, generator
+from coulda.noise import check_key
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.episode import FINE
@@ -53,6 +54,7 @@ def on_policy(
     returns: Returns | None = None,
 ) -> Estimate:
     """The expected return of `policy`, by running it in `environment`; no log is needed. Consumes `key`."""
+    check_key(key)
     if episodes < 1:
         raise CouldaError(f"episodes is {episodes}; run at least 1")
     asked, keys = returns or Returns(), jax.random.split(key, episodes)

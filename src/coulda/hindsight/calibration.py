@@ -24,13 +24,13 @@ from coulda.errors import CouldaError
 from coulda.hindsight.likelihood import Evidence, seen_in
 from coulda.hindsight.particles import Sampler, check_size
 from coulda.hindsight.source import FINE, ScenarioSource, fresh
-from coulda.noise import Point, merge
+from coulda.noise import Point, check_key, merge
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.episode import check_discount
 from coulda.pomdp.observing import no_density
-from coulda.progress import Advance
+from coulda.progress import Advance, followed
 
 CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
 """What is found of a source."""
@@ -199,6 +199,7 @@ def calibrate(
         discount: γ of the returns.
         advance: told of episodes as they are done, `episodes` for each of the steps.
     """
+    check_key(key)
     check_discount(discount)
     behavior = _check(source, model, policies, episodes, draws)
     key_coordinates, key_episodes, key_ties = jax.random.split(key, 3)
@@ -210,11 +211,13 @@ def calibrate(
     dice = np.random.default_rng(np.asarray(jax.random.key_data(key_ties)).ravel().tolist())
     found: list[_Ranked] = []
     failed = 0
-    for t in steps or (None,):
-        given = source if t is None else source.given(t)
-        truth, drawn, reasons = _simulated(key_episodes, asked, given, episodes, draws, advance or (lambda _: None))
-        failed += int((reasons != FINE).sum())
-        found += _all_ranked(asked.names, t, truth, drawn, dice)
+    every = tuple(steps) or (None,)
+    with followed(advance, "calibrating", episodes * len(every)) as tell:
+        for t in every:
+            given = source if t is None else source.given(t)
+            truth, drawn, reasons = _simulated(key_episodes, asked, given, episodes, draws, tell)
+            failed += int((reasons != FINE).sum())
+            found += _all_ranked(asked.names, t, truth, drawn, dice)
     if not found:
         raise CouldaError(f"{type(model).__name__} has no noise that varies, so that there is nothing to infer.")
     return _judged(type(source).__name__, episodes, draws, found, failed, skipped)

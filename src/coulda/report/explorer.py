@@ -21,6 +21,7 @@ from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
+from coulda.noise import check_key
 from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.report.contents import ExploredEpisode, Explorer, Frames, GridScene, LineFrames, Play, TileFrames
@@ -72,6 +73,7 @@ def explore(
         threshold: the return from which an episode is won; by default the mean return of these episodes.
         returns: what is asked of them; where they are discounted, rewards are shown as they count in them.
     """
+    check_key(key)
     if not 1 <= num_samples < len(DIGITS):
         raise CouldaError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios per episode")
     if not policies or not len(episodes):
