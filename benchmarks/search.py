@@ -22,8 +22,7 @@ from benchmarks.harness import ROOT
 from coulda.experiments.policy_search import adam
 from coulda.experiments.reproduction import ingredients, search_preset
 from coulda.hindsight.learned import Learned
-from coulda.planners.mixture import ExpertSchedule
-from coulda.planners.problem import prepared
+from coulda.planners.mixture import ExpertSchedule, prepared
 from coulda.pomdp import Episode, batched
 from coulda.recipes.sokoban import draw_levels, make_sokoban, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression

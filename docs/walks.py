@@ -146,7 +146,6 @@ HANDED_DOWN = {
     "planners/mixture.py": "the experts",
     "pomdp/actors.py": "the actor that chooses",
     "pomdp/batching.py": "the function of one element",
-    "pomdp/finite.py": "the model",
     "pomdp/model.py": "the model",
     "pomdp/rollout.py": "the model and the actor",
     "pomdp/scenario.py": "noise that is lazy",

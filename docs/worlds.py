@@ -23,11 +23,11 @@ from coulda.environments import Glucose, Inventory, Pump, Queue
 from coulda.environments.inventory import ORDERS
 from coulda.episodes import collect
 from coulda.evaluation import Comparison, OnPolicy, OnScenarios, Precision, compare
-from coulda.evaluation.model_checks import run_actions
 from coulda.hindsight import ScenarioSource
 from coulda.noise import Categorical
 from coulda.policies import LinearGaussianPolicy
 from coulda.pomdp import POMDP, Episode, Policy, rollout
+from coulda.pomdp.rollout import run_actions
 from coulda.storage import replace_file, replace_json
 from coulda.studies.pump import Upkeep
 

@@ -19,13 +19,13 @@ from coulda.environments.sokoban import (
 from coulda.environments.sokoban.solver import SOLVED
 from coulda.episodes import collect
 from coulda.evaluation import OnScenarios, compare, model_free
-from coulda.evaluation.model_checks import run_actions
 from coulda.explanations import Question, credit_log, explain_log
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.hindsight.source import fresh, history_length, other_key
 from coulda.noise import Normal
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Episode, GumbelMaxChoice, Planner, Policy, Scenario
+from coulda.pomdp.rollout import run_actions
 from coulda.report import Figure, Report, explore, explore_changes, provenance, summarize, tabulate
 from tests.explained_worlds import synthetic
 from tests.triage import BEHAVIOR, TARGET, triage
@@ -104,7 +104,7 @@ def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num
 
 
 def triage_table():
-    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 1000)
     policies = {"treat when ill": TARGET, "as logged": BEHAVIOR}
     return tabulate(
         compare(

@@ -76,13 +76,14 @@ def test_the_tutorials_are_found():
     assert ROOT / "docs" / "tutorials" / "alice.md" in WITH_CODE
 
 
-FILES = {"evaluation": 25, "search": 27}
+FILES = {"evaluation": 25, "search": 24}
 """How many files each walk enters, without those of the world that is walked in: it may fall, and not rise."""
 WORLD = ("environments", "policies", "networks")
 """Which world, which policy and which network is the reader's choice."""
 
 
-@pytest.mark.parametrize("name", ["evaluation", pytest.param("search", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["evaluation", "search"])
 def test_walks_are_short_and_go_down(name, tmp_path):
     walks = load_page("walks")
     walk = walks.WALKS[name](tmp_path / name)

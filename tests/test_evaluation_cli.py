@@ -19,6 +19,7 @@ from coulda.report import load_report, tabulate
 from tests.conftest import ROOT
 from tests.triage import BEHAVIOR, TARGET, triage
 
+EPISODES = 1000  # as in other tests of evaluation, so that they share programs
 WORLD = """
 from tests.triage import BEHAVIOR, TARGET, triage
 
@@ -32,7 +33,7 @@ NUMBER = 3
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ward")
-    write_any(folder / "log", collect(jax.random.key(0), triage(), BEHAVIOR, 400))
+    write_any(folder / "log", collect(jax.random.key(0), triage(), BEHAVIOR, EPISODES))
     (folder / "world.py").write_text(WORLD)
     return folder
 
@@ -44,7 +45,7 @@ def test_the_table_is_that_of_compare(folder: Path, capsys):
     tyro.cli(Evaluate, args=arguments).run()
     printed = capsys.readouterr().out
     written = json.loads((folder / "out" / "table.json").read_text())
-    log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, EPISODES)
     policies = {"TARGET": TARGET, "BEHAVIOR": BEHAVIOR}
     expected = compare(jax.random.key(11), log, policies, [*model_free(log), OnScenarios(triage(), Exact(triage()))])
     for name, estimate in expected.rows():

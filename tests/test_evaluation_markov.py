@@ -17,7 +17,7 @@ from coulda.evaluation.fitted_q import (
     steps_of,
 )
 from coulda.evaluation.markov import markov_diagnostic
-from coulda.evaluation.model_checks import count_test
+from coulda.evaluation.mismatch import count_test
 from coulda.evaluation.reading import read
 from coulda.policies import UniformPolicy
 from tests.triage import BEHAVIOR, TARGET, Stubborn, triage

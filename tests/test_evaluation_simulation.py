@@ -18,7 +18,8 @@ from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation import OnScenarios, compare, evaluate
 from coulda.evaluation.estimate import VERDICTS
 from coulda.evaluation.method import reading_for
-from coulda.evaluation.simulation import energy_test, simulate
+from coulda.evaluation.simulation import simulate
+from coulda.evaluation.two_samples import energy_test
 from coulda.hindsight import Exact, Prior
 from coulda.noise import Categorical, Normal, Uniform
 from coulda.policies import LinearGaussianPolicy, UniformPolicy

@@ -13,8 +13,9 @@ import pytest
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.explanations import LogExplanation, Question, explain, explain_log
+from coulda.explanations import LogExplanation, Question, credit_log, explain, explain_log
 from coulda.mechanisms import gumbel_coupling, inverse_cdf_coupling
+from coulda.policies import UniformPolicy
 from tests.explained_worlds import grid, log_of, observed, synthetic
 
 KEY = jax.random.key(0)
@@ -115,7 +116,7 @@ def every_policy(first):
     return np.stack([table[:, [place[path[: t + 1]] for t in range(3)]] for path in paths], 1), paths
 
 
-def brute_force(rows, reward, states, actions):
+def brute_force(rows, reward, states, actions, discount=1.0, cost=0.0):
     """The best return of any history policy that changes at most k decisions on every possible path, k = 0 … 3."""
     chosen, paths = every_policy(states[0])
     total, most = np.zeros(len(chosen)), np.zeros(len(chosen), int)
@@ -124,7 +125,8 @@ def brute_force(rows, reward, states, actions):
         for t in range(3):
             row = rows[t][acts[:, t], path[t]]
             # What is paid at step t is shared by all paths that agree up to it.
-            total += chance * (row * reward[acts[:, t], path[t]]).sum(1) / 2 ** (2 - t)
+            paid = discount**t * (row * reward[acts[:, t], path[t]]).sum(1) - cost * (acts[:, t] != actions[t])
+            total += chance * paid / 2 ** (2 - t)
             chance = chance * row[:, path[t + 1]] if t < 2 else chance
         most = np.where(chance > 0, np.maximum(most, (acts != actions).sum(1)), most)
     return [total[most <= k].max() for k in range(4)]
@@ -141,6 +143,27 @@ def test_the_program_equals_brute_force_over_all_policies(seed, zeros, name):
     # The twin: what would happen on fresh noise is something else.
     fresh = brute_force(np.broadcast_to(transition, (3, *transition.shape)), reward, states, actions)
     assert zeros or not np.allclose(found.answers.value[0], fresh, atol=1e-3)
+
+
+@hypothesis.settings(max_examples=6)
+@hypothesis.given(st.integers(0, 2**31), st.sampled_from([0.3, 0.9]), st.sampled_from([0.0, 0.1]))
+def test_discounted_it_equals_brute_force_too(seed, discount, cost):
+    """Costs are in units of the return, and so not discounted; their expectation is what is paid for on each path."""
+    transition, reward, states, actions = tiny(seed, zeros=False)
+    rows = rows_of(transition, states, actions)
+    expected = brute_force(rows, reward, states, actions, discount, cost)
+    model, log = tiny_log(transition, reward, states, actions)
+    found = explain_log(KEY, model, log, question=Question(3, cost=cost, discount=discount))
+    np.testing.assert_allclose(found.answers.value[0], expected, atol=2e-5)
+    assert found.answers.value[0, 0] == pytest.approx(log.discounted_returns(discount)[0])
+    assert (found.answers.worst <= found.answers.value + 1e-5).all()
+    assert (found.answers.value <= found.answers.best + 1e-5).all()
+    # One change, step by step, is credit's too.
+    worth = credit_log(KEY, model, log, UniformPolicy(3), discount=discount)[0]
+    others = [np.delete(worth.gain[t], actions[t]).max() for t in range(3)]
+    np.testing.assert_allclose(found.answers.single[0] + cost, others, atol=2e-5)
+    # The twin: undiscounted, it is another number.
+    assert not np.allclose(found.answers.value[0], brute_force(rows, reward, states, actions), atol=1e-3)
 
 
 def test_the_worst_is_the_worst_of_all_mechanisms():

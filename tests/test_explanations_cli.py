@@ -61,10 +61,14 @@ def test_what_is_written_is_what_was_found(folder: Path, capsys):
 
 
 def test_one_episode(folder: Path, capsys):
-    run(folder, "--episode", "3", "--changes", "1", "--out", str(folder / "one"))
-    assert "The return was" in capsys.readouterr().out
+    run(folder, "--episode", "3", "--changes", "1", "--discount", "0.5", "--out", str(folder / "one"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The return was" in printed
+    assert "The mean return, discounted by 0.5 a step, would have been" in printed
     written = json.loads((folder / "one" / "explanations.json").read_text())
     assert [episode["episode"] for episode in written["episodes"]] == [3]
+    log = collect(jax.random.key(0), forest(horizon=5, reparameterization="gumbel_max"), UniformPolicy(2), 40)
+    assert written["episodes"][0]["logged"] == pytest.approx(log.discounted_returns(0.5)[3])
 
 
 @pytest.mark.slow
@@ -86,6 +90,7 @@ def test_mistakes_are_told_before_the_work(folder: Path):
     for arguments, message in (
         (["--episode", "40"], "episode is 40, but the log has the episodes 0 … 39"),
         (["--changes", "6"], "changes is 6, but the longest episode has 5 steps"),
+        (["--discount", "0"], r"discount is 0.0; it must lie in \(0, 1\]"),
         (["--actions", "2"], r"action 2 is outside Discrete\(2\)"),
         (["--actions", "0.5"], r"action 0.5 is no number of an action; give some of 0 … 1"),
         (["--budget", "1000000000000"], "would take hours"),

@@ -50,15 +50,15 @@ def bent():
     return model, collect(jax.random.key(1), model, LinearGaussianPolicy.zero(1, 1), 2)
 
 
-def brute_force(model, scenarios, episode, candidates, changes):
+def brute_force(model, scenarios, episode, candidates, changes, discount=1.0):
     """The best mean return over all sequences with at most k changes, for each k."""
     every = [None, *range(len(candidates))]
     choices = [c for c in itertools.product(every, repeat=model.horizon) if sum(x is not None for x in c) <= changes]
     logged = np.asarray(episode.action)
     sequences = np.array([[logged[t] if x is None else candidates[x] for t, x in enumerate(c)] for c in choices])
     made = np.array([sum(not np.array_equal(s[t], logged[t]) for t in range(model.horizon)) for s in sequences])
-    returns, _ = play(model, scenarios, END, jnp.int32(model.horizon), jnp.asarray(sequences))
-    means = np.asarray(returns, float).mean(1)
+    _, (_, _, reward, _) = play(model, scenarios, END, jnp.int32(model.horizon), jnp.asarray(sequences))
+    means = (np.asarray(reward, float) * discount ** np.arange(model.horizon)).sum(-1).mean(1)
     return [means[made <= k].max() for k in range(changes + 1)], sequences
 
 
@@ -82,6 +82,25 @@ def test_known_noise_is_searched_exhaustively():
     # A twin: on the noise of the other episode other sequences are best.
     other = explain(KEY, model, log[1], source, Question(3, actions=ACTIONS))
     assert other.curve[-1].value != pytest.approx(expected[-1], abs=1e-3)
+
+
+def test_a_discount_changes_what_is_best():
+    model, log = bent()
+    source, episode = ObservedStates(model), jax.tree.map(lambda leaf: leaf[0], bent()[1].padded(4))
+    scenario = draw(source, jax.random.split(KEY, 1), episode)
+    expected, _ = brute_force(model, scenario, episode, ACTIONS, 3, 0.5)
+    answer = explain(KEY, model, log[0], source, Question(3, actions=ACTIONS, discount=0.5))
+    values = [e.value for e in answer.curve]
+    np.testing.assert_allclose(values, expected, atol=1e-5)
+    assert values[0] == pytest.approx(log.discounted_returns(0.5)[0])
+    assert answer.courses[-1].reward.sum() == pytest.approx(values[-1], abs=1e-5)
+    plain, _ = brute_force(model, scenario, episode, ACTIONS, 3)
+    assert not np.allclose(values, plain, atol=1e-2)
+    # Where a beam gives up, what it may have missed is discounted too.
+    beam = Question(3, actions=ACTIONS, discount=0.5, budget=60, largest_reward=0.0)
+    narrow = explain(KEY, model, log[0], source, beam)
+    assert not narrow.optimal
+    assert (narrow.bound >= np.array(expected) - 1e-5).all()
 
 
 def test_frozen_steps_and_costs():

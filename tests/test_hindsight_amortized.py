@@ -21,8 +21,11 @@ from coulda.hindsight.choosing import chosen, found_anywhere
 from coulda.hindsight.coding import Coding
 from coulda.hindsight.features import Features, Numbers
 from coulda.hindsight.heads import Head
+from coulda.hindsight.hindsight_network import first_network
+from coulda.hindsight.likelihood import separate_rewards
 from coulda.hindsight.pairs import Codings
 from coulda.hindsight.source import FAR, FINE, Prior
+from coulda.hindsight.training import learnable
 from coulda.noise import Bernoulli, Categorical, Independent, Normal, Point, Uniform
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, rollout
@@ -81,7 +84,13 @@ SMALL = {"simulations": 300, "passes": 2, "width": 8, "components": 2, "progress
 
 @cache
 def lamp() -> Amortized:
-    return Amortized.train(KEY, Lamp(), **SMALL)
+    """With weights at random: what may matter and what may not is as it is before and after training."""
+    codings = Codings.of(Lamp())
+    network = first_network(KEY, codings, simulate_pairs(KEY, Lamp(), 300), width=8, components=2)
+    weights, fixed = eqx.partition(network, learnable(network))
+    rng = np.random.default_rng(0)
+    shaken = jax.tree.map(lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(leaf.dtype), weights)
+    return Amortized(Lamp(), eqx.combine(shaken, fixed))
 
 
 def episodes(model, count, seed=1):
@@ -229,6 +238,25 @@ def test_an_interrupted_training_ends_where_it_would_have(tmp_path):
         Amortized.load(tmp_path / "parts", Lamp())
 
 
+def test_evidence_is_the_same_for_the_network_and_the_weights():
+    """Rewards that vary little by little are none for either; a network that was shown them cannot be weighed."""
+    pairs = simulate_pairs(KEY, Lamp(), 64)
+    begun = lambda rewards: first_network(KEY, Codings.of(Lamp()), pairs, 8, 2, rewards)
+    assert not separate_rewards(Lamp())
+    assert (begun(True).reward.width, begun(False).reward.width) == (1, 0)
+    with pytest.raises(CouldaError, match="shown rewards, which vary little by little in Lamp"):
+        Corrected(Amortized(Lamp(), begun(True)), Lamp())
+    Corrected(Amortized(Lamp(), begun(True)), Lamp(), reward_scale=0.1)
+    Corrected(Amortized(Lamp(), begun(False)), Lamp())
+
+
+def test_surprise_is_what_chance_has_added():
+    pairs = simulate_pairs(KEY, Lamp(), 64)
+    live, (surprise,) = np.asarray(pairs.episode.live), pairs.surprise
+    before, after = np.asarray(pairs.state)[:, :-1, 0], np.asarray(pairs.episode.observation)[:, 1:]
+    np.testing.assert_allclose(surprise[live], (after - before)[live], atol=1e-5)
+
+
 class Broken(Lamp):
     def observe(self, state, u):
         return jnp.where(state[0] > 1, jnp.nan, state[0]) + u
@@ -271,16 +299,9 @@ def test_a_black_box_is_learned_by_what_it_shows():
 # Posteriors that are known.
 
 
-class Unpaid(Queue):
-    """Its rewards tell nothing: a network sees them, and the exact posterior does not."""
-
-    def reward(self, state, action, next_state):
-        return jnp.zeros(())
-
-
 @cache
 def queue() -> tuple[Queue, Amortized]:
-    model = Unpaid(horizon=3)
+    model = Queue(horizon=3)
     return model, Amortized.train(KEY, model, simulations=8000, width=32, passes=60, progress=False)
 
 

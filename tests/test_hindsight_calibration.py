@@ -19,7 +19,9 @@ from jax import Array
 from coulda.cli.calibrate import Calibrate
 from coulda.errors import CouldaError
 from coulda.hindsight import Calibration, Exact, Particles, Prior, ScenarioSource, calibrate, draw_calibration
-from coulda.hindsight.calibration import DISTANCE, LIKELIHOOD, holm, how_wrong, information, ranked, smooth_test
+from coulda.hindsight.asking import LIKELIHOOD
+from coulda.hindsight.calibration import DISTANCE
+from coulda.hindsight.ranks import holm, how_wrong, information, ranked, smooth_test
 from coulda.hindsight.source import fresh
 from coulda.noise import Normal
 from coulda.policies import AnyAction, LinearGaussianPolicy

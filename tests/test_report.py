@@ -41,7 +41,7 @@ def explorer(world) -> Explorer:
 
 @pytest.fixture(scope="module")
 def comparison():
-    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 1000)  # as in tests of evaluation: they share programs
     policies = {"treat": TARGET, "as logged": BEHAVIOR}
     return compare(
         jax.random.key(1),

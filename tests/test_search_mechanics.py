@@ -15,8 +15,7 @@ from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Prior, ScenarioSource
 from coulda.noise import Categorical, Normal
 from coulda.planners import LinearPlanner
-from coulda.planners.mixture import ExpertMixture, ExpertSchedule
-from coulda.planners.problem import PlanningProblem
+from coulda.planners.mixture import ExpertMixture, ExpertSchedule, PlanningProblem
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Planner, Scenario, rollout
 from coulda.search import PolicySearch

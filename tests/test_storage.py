@@ -105,7 +105,7 @@ REFUSALS = {
     "missing artifact": (shutil.rmtree, "manifest.json: expected a file, found nothing"),
     "missing part": (lambda path: (path / "a.bin").unlink(), "a.bin: expected a file, found nothing"),
     "truncated part": (lambda path: edit(path / "b.bin", lambda data: data[:-1]), "256 bytes, found 255"),
-    "longer part": (lambda path: edit(path / "b.bin", lambda data: data + b"x"), "found a longer file"),
+    "longer part": (lambda path: edit(path / "b.bin", lambda data: data + b"x"), "expected 256 bytes, found 257"),
     "flipped part": (
         lambda path: edit(path / "a.bin", lambda data: b"F" + data[1:]),
         "a.bin: expected SHA-256",

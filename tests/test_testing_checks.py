@@ -1,5 +1,7 @@
 """The public checks pass on a good part and catch each way of breaking it, with a message that says what to mend."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import gymnasium
 import jax
@@ -360,6 +362,28 @@ class Wild(Guess):
     def infer(self, key, episode):
         scenario = fresh(key, self.model)
         return eqx.tree_at(lambda s: s.initial, scenario, scenario.initial * jnp.inf)
+
+
+class Turned(Guess):
+    """Draws that come out otherwise under vmap: as another of the same law, or of another one."""
+
+    turn: Callable[[jax.Array], jax.Array] = eqx.field(static=True)
+
+    def __init__(self, model, turn):
+        super().__init__(model)
+        self.turn = turn
+
+    def infer(self, key, episode):
+        same = jax.custom_batching.custom_vmap(lambda u: u)
+        same.def_vmap(lambda size, batched, u: (self.turn(u), True))
+        scenario = fresh(key, self.model)
+        return eqx.tree_at(lambda s: s.transition, scenario, jax.tree.map(same, scenario.transition))
+
+
+def test_what_a_rounding_may_flip_is_compared_in_law():
+    check_scenarios(Turned(TIGER, lambda u: jnp.flip(u, 1)), TIGER)
+    with pytest.raises(CheckError, match="another scenario under vmap"):
+        check_scenarios(Turned(TIGER, lambda u: u + 1.0), TIGER)
 
 
 @pytest.mark.parametrize(

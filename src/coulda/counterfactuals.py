@@ -12,10 +12,9 @@ from jax import Array
 from jax.core import Tracer
 
 from coulda.abduction import Abduction, Evidence, Posterior, choose
-from coulda.noise import Empirical, check_key, merge
+from coulda.noise import Empirical, check_key, effective_sample_size, merge
 from coulda.scm import SCM, Intervention, SCMError, do
 from coulda.scm.graph import descendants
-from coulda.weights import effective_sample_size
 
 __all__ = ["Counterfactual", "counterfactual"]
 

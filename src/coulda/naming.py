@@ -41,6 +41,8 @@ def load(name: str, kind: type[Kind] | tuple[type[Kind], ...]) -> Kind:
     if not isinstance(found, kind) and callable(found):
         if not takes_nothing(found):
             raise CouldaError(f"'{name}' needs arguments, so that it is no {kinds}, nor a function that makes one")
+        if _returns_nothing(found):
+            raise CouldaError(f"'{name}' returns nothing, so that it makes no {kinds}; it was not called")
         found = found()
     if not isinstance(found, kind):
         raise CouldaError(f"'{name}' is a {type(found).__name__}, not a {kinds}")
@@ -56,6 +58,16 @@ def takes_nothing(function: Callable[..., Any]) -> bool:
     except ValueError:  # built in, and does not say
         pass
     return True
+
+
+def _returns_nothing(function: Callable[..., Any]) -> bool:
+    """Whether it says so: a program's `main` does, which would do who knows what."""
+    if inspect.isclass(function):
+        return False
+    try:
+        return inspect.signature(function).return_annotation in (None, "None")
+    except ValueError:
+        return False
 
 
 def anywhere(name: str) -> str:

@@ -33,11 +33,14 @@ from coulda.errors import CouldaError
 __all__ = [
     "Artifact",
     "ArtifactError",
+    "Count",
+    "Few",
     "Kind",
     "Part",
     "exclusive",
     "load_network",
     "load_tree",
+    "load_weights",
     "read_artifact",
     "replace_file",
     "replace_json",
@@ -50,10 +53,16 @@ __all__ = [
 MANIFEST = "manifest.json"
 _PARTIAL = ".partial"
 LOCK = ".lock"
+LARGEST_MANIFEST = 2**26
+"""Bytes: a log of 100,000 shards has a sixth of it."""
 _WEIGHTS = "weights.safetensors"
 _PART_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 
 Metadata = TypeVar("Metadata", bound=msgspec.Struct)
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**14)]
+"""A size in metadata. A manifest can say anything: what is larger would be allocated before it is found wrong."""
+Few = Annotated[int, msgspec.Meta(ge=1, le=64)]
+"""A number of layers, or passes through them, each of which is traced by itself."""
 
 
 class ArtifactError(CouldaError):
@@ -99,13 +108,16 @@ class Artifact(Generic[Metadata]):
         if name not in self.parts:
             raise _refusal(self.path / MANIFEST, f"a part '{name}'", f"parts {sorted(self.parts)}")
         part, path = self.parts[name], self.path / name
-        data = _read_file(path, at_most=part.size + 1)
-        if len(data) != part.size:
-            found = f"{len(data)} bytes" if len(data) < part.size else "a longer file"
-            raise _refusal(path, f"{part.size} bytes", found)
+        data = _read_file(path, part.size)
         if (found := _digest(data)) != part.sha256:
             raise _refusal(path, f"SHA-256 {part.sha256}", found)
         return data
+
+    def only(self, name: str) -> bytes:
+        """The bytes of the one part that it has, checked likewise."""
+        if others := sorted(self.parts.keys() - {name}):
+            raise _refusal(self.path / MANIFEST, f"no part but '{name}'", f"{others} beside it")
+        return self.read(name)
 
     def verify(self) -> None:
         """Check every part; raises `ArtifactError` at the first that is wrong."""
@@ -126,7 +138,9 @@ def write_artifact(path: Path, kind: Kind[Metadata], parts: Iterable[tuple[str, 
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent))
     try:
         digests = {name: _write_part(partial, name, data) for name, data in parts}
-        manifest = _Manifest("coulda", kind.name, kind.version, msgspec.to_builtins(metadata), digests)
+        plain = msgspec.to_builtins(metadata)
+        msgspec.convert(plain, type=kind.metadata)  # what could not be read again is not written
+        manifest = _Manifest("coulda", kind.name, kind.version, plain, digests)
         _write_file(partial / MANIFEST, _seal(manifest))
         _flush_folder(partial)
         partial.chmod(0o755)
@@ -162,7 +176,7 @@ def verify_artifact(path: Path) -> None:
 
 def _read_manifest(path: Path) -> _Manifest:
     file = path / MANIFEST
-    text = _read_file(file)
+    text = _read_file(file, at_most=LARGEST_MANIFEST)
     try:
         manifest = msgspec.json.decode(text, type=_Manifest)
         unsealed = msgspec.structs.replace(manifest, sha256="")
@@ -240,6 +254,18 @@ def load_tree(data: bytes, template: Any) -> Any:
     return jax.tree.map(lambda leaf: next(loaded) if _is_array(leaf) or _is_number(leaf) else leaf, template)
 
 
+def load_weights(data: bytes, template: Any, infinite: bool = False) -> Any:
+    """`load_tree` of what a network or a model was trained to: a number that is none is refused."""
+    tree = load_tree(data, template)
+    for name, leaf in _named_leaves(tree):
+        if not _is_array(leaf) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        odd = np.isnan(leaf) if infinite else ~np.isfinite(leaf)
+        if odd.any():
+            raise ArtifactError(f"array {name}: {int(odd.sum())} of {leaf.size} numbers are not finite; train it anew")
+    return tree
+
+
 def save_network(path: Path, kind: Kind[Metadata], network: Any, architecture: Metadata) -> None:
     """Commit the weights of a network as an artifact, with the architecture that it takes to read them."""
     write_artifact(path, kind, [(_WEIGHTS, save_tree(network))], architecture)
@@ -249,7 +275,10 @@ def load_network(path: Path, kind: Kind[Metadata], make: Callable[..., Any]) -> 
     """The network that `save_network` wrote, in the structure of `make(key, **architecture)`."""
     artifact = read_artifact(path, kind)
     template = eqx.filter_eval_shape(make, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
-    return load_tree(artifact.read(_WEIGHTS), template)
+    try:
+        return load_weights(artifact.only(_WEIGHTS), template)
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
 
 
 @dataclass
@@ -320,13 +349,19 @@ def _seal(manifest: _Manifest) -> bytes:
     return _encode(msgspec.structs.replace(manifest, sha256=_digest(_encode(manifest))))
 
 
-def _read_file(path: Path, at_most: int = -1) -> bytes:
+def _read_file(path: Path, expected: int | None = None, at_most: int | None = None) -> bytes:
+    """A file of a known size, or of a bounded one; a large file in the place of a small one is not read."""
     try:
         # Not `open`: a pipe in the place of a file would block for ever.
         if not path.is_file():
             raise _refusal(path, "a file", "something else" if path.exists() else "nothing")
+        size = path.stat().st_size
+        if expected not in (None, size):
+            raise _refusal(path, f"{expected} bytes", f"{size} bytes")
+        if at_most is not None and size > at_most:
+            raise _refusal(path, f"at most {at_most} bytes", f"{size} bytes")
         with path.open("rb") as file:
-            return file.read(at_most)
+            return file.read(size)
     except OSError as error:
         raise _refusal(path, "a readable file", error.strerror or str(error)) from error
 

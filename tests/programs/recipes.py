@@ -53,3 +53,13 @@ def failing() -> Work:
 
 def not_work() -> int:
     return 3
+
+
+def hanging() -> Work:
+    """Never makes batch 1."""
+
+    def inputs(index: int):
+        time.sleep(3600 * (index == 1))
+        return np.float32(index)
+
+    return Work(jnp.float32(0), inputs, lambda scale, index: scale * index)

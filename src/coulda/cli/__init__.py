@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from coulda.cli.limits import check_numbers
 from coulda.errors import CouldaError
 
 __all__ = ["COMMANDS", "main"]
@@ -51,7 +52,7 @@ CACHE_SIZE = 2**31
 def main(arguments: list[str] | None = None) -> None:
     """Run `coulda ARGUMENTS`.
 
-    Exits with 2 for a mistake, 1 where the user's own code fails, 130 for Ctrl-C and 143 for SIGTERM.
+    Exits with 2 for a mistake, also in the user's own code, 130 for Ctrl-C and 143 for SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     name, *rest = arguments or ["--help"]
@@ -73,6 +74,7 @@ def _run(name: str, arguments: list[str]) -> None:
             _keep_programs()
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
         command = parse(commands, f"coulda {name}", arguments)
+        check_numbers(command)
         if name in COMPUTING:
             _compute(command)
         else:
@@ -86,7 +88,7 @@ def _run(name: str, arguments: list[str]) -> None:
             raise
         if not isinstance(error, CouldaError) and (own := own_frames(error)):
             print(own, file=sys.stderr)
-            _fail("this came from your own code, above; coulda called it.", 1)
+            _fail("this came from your own code, above; coulda called it.")
         if not isinstance(error, MISTAKES):
             raise
         _fail(str(error))
@@ -163,9 +165,9 @@ def _help() -> str:
     )
 
 
-def _fail(message: str, code: int = 2) -> None:
+def _fail(message: str) -> None:
     from rich.console import Console
     from rich.markup import escape
 
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
-    sys.exit(code)
+    sys.exit(2)

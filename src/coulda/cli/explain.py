@@ -15,7 +15,7 @@ from rich.table import Table
 from coulda.cli.evaluate import STYLES
 from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
-from coulda.evaluation import Comparison, OnScenarios, compare
+from coulda.evaluation import Comparison, OnScenarios, Returns, compare
 from coulda.explanations import Credit, LogExplanation, Question, credit_log, draw_curve, explain_log
 from coulda.explanations.explain import check, check_scenarios
 from coulda.hindsight import ScenarioSource
@@ -57,6 +57,8 @@ class Explain:
     of several numbers one after the other."""
     cost: float = 0.0
     """What a change costs, in units of the return."""
+    discount: float = 1.0
+    """The discount γ of the return Σ γ^t r_t, in (0, 1]; 1 is none."""
     policy: str | None = None
     """Who decides after the logged end, against whom each decision is credited, and by whom the model is held against
     the log; a uniform one for the last two by default."""
@@ -86,8 +88,9 @@ class Explain:
         policy = None if self.policy is None else find_policy(self.policy, model.action_space)
         afterwards = policy if policy is not None and not jax.tree.leaves(policy.initial_carry()) else None
         question = Question(
-            self.changes, self.frozen, self._candidates(model), self.cost, self.target, afterwards, self.budget
-        )
+            self.changes, self.frozen, self._candidates(model), self.cost, self.target, afterwards, self.budget,
+            discount=self.discount,
+        )  # fmt: skip
         chosen = self._chosen(log)
         check_scenarios(self.num_scenarios)
         source = None if self.scenarios == "auto" and has_tables(model) else on_scenarios.choice.source
@@ -140,7 +143,9 @@ class Explain:
         self, key: jax.Array, log: EpisodeLog, method: OnScenarios, policy: Policy | None
     ) -> Comparison | None:
         """The model held against the log: its verdict is that of the explanation. None where no policy can be run."""
-        return None if policy is None else compare(key, log, {"policy": policy}, [method])
+        return (
+            None if policy is None else compare(key, log, {"policy": policy}, [method], returns=Returns(self.discount))
+        )
 
     def _credited(
         self, key: jax.Array, model: POMDP, log: EpisodeLog, policy: Policy | None, source: ScenarioSource | None
@@ -148,14 +153,14 @@ class Explain:
         """What each decision was worth against the policy's own; None where actions are not numbered."""
         if policy is None or not isinstance(model.action_space, spaces.Discrete):
             return None
-        return credit_log(key, model, log, policy, source, scenarios=self.num_scenarios)
+        return credit_log(key, model, log, policy, source, scenarios=self.num_scenarios, discount=self.discount)
 
     def _write(self, out: Path, found: LogExplanation, comparison: Comparison | None, explorer: Explorer) -> None:
         replace_json(out / "explanations.json", found.plain())
         draw_curve(found, out / "curve.png")
         names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "policy": self.policy}
         config = {key: Path(value).name for key, value in names.items() if value is not None}
-        config |= {"changes": self.changes, "frozen": list(self.frozen), "cost": self.cost}
+        config |= {"changes": self.changes, "frozen": list(self.frozen), "cost": self.cost, "discount": self.discount}
         table = None if comparison is None else tabulate(comparison)
         facts = provenance({"explain": self.seed}, config)
         save_report(out, Report("Which decisions mattered", tuple(found.sentences), table, explorer, provenance=facts))

@@ -69,8 +69,7 @@ class Search:
             trained = search_policy(self.recipe, world, self.running, executor)
         trained.check_finished()
         policies = {"before": self.recipe.first_policy(world), f"after {trained.step} updates": trained.state.policy}
-        if self.running.evaluation_episodes:
-            console.print(self.before_and_after(world, policies))
+        console.print(self.before_and_after(world, policies))
         if self.out is not None:
             save_parameters(self.out / "policy", trained.state.policy)
             self._report(self.out, world, policies)

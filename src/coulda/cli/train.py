@@ -41,8 +41,7 @@ class Train:
         with self.who.open(self.recipe.spec) as executor:
             trained = learn(self.recipe, executor, self.running)
         trained.check_finished()
-        if self.running.evaluation_episodes:
-            Console().print(self.before_and_after(trained))
+        Console().print(self.before_and_after(trained))
 
     def before_and_after(self, trained: Trained) -> Table:
         """What the policy is worth."""

@@ -39,14 +39,15 @@ class TrainHindsight:
     """The components of each mixture of Gaussians."""
     passes: int | None = None
     """The most passes over the pairs; by default some 9,000 updates."""
+    rewards: bool | None = None
+    """Whether rewards are evidence; by default where they take separate values, as everywhere."""
     seed: int = 0
     """The seed of everything that is drawn."""
 
     def run(self) -> None:
         """Train, and say what was reached."""
-        recipe = HindsightRecipe(
-            self.model, self.policy, self.simulations, self.steps, self.width, self.components, self.passes, self.seed
-        )
+        asked = {name: value for name, value in vars(self).items() if name not in ("policy", "out")}
+        recipe = HindsightRecipe(policies=self.policy, **asked)
         found, console = recipe.train(self.out), Console(highlight=False, soft_wrap=True)
         told = found.metadata
         console.print(

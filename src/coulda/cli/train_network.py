@@ -61,7 +61,7 @@ class TrainNetwork:
                 levels = draw_levels(level_key(self.seed), world, pool, recipe.levels)
             trained = train(self.seed, world, levels, recipe, self.running)
             trained.check_finished()
-            if episodes := self.running.evaluation_episodes:
-                console.print(measure(trained.state, HeldOut.drawn(self.seed + 2, world, episodes)))
+            held_out = HeldOut.drawn(self.seed + 2, world, self.running.evaluation_episodes)
+            console.print(measure(trained.state, held_out))
             save(path, trained.state)
         console.print(f"written: {path}")

@@ -8,22 +8,19 @@ state are one from then on. That is a filter over the states the environment may
 backwards.
 """
 
-import io
 import itertools
 import math
-import pickle
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import gymnasium
 import jax
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 from scipy import special
 
 from coulda.environments.host_playing import Program
+from coulda.environments.remembered import Memory
 from coulda.environments.tape import GRAIN
-from coulda.environments.taping import GENERATOR, layers, taped_reset, taped_step
+from coulda.environments.taping import GENERATOR, taped_reset, taped_step
 from coulda.errors import CouldaError
 
 MOST_RUNS = 5_000
@@ -34,9 +31,6 @@ SAME = 1e-5
 """Of what was seen, in parts of its size: logs may have passed through another float type."""
 SLOPE, ITERATIONS = 1e-3, 12
 """The step of a finite difference, and Newton's steps."""
-
-NO_STATE = np.random.Generator, gymnasium.Space, EnvSpec
-"""Attributes that are not what an environment remembers."""
 
 Box = tuple[tuple[float, float], ...]
 """Of each number that was used, the interval."""
@@ -76,6 +70,7 @@ class Walker:
 
     def __init__(self, program: Program):
         self.program, self.env = program, program.made()
+        self.memory = Memory(self.env)
         self.rows: list[np.ndarray] = []
         self.careful = False
         """Whether numbers that were compared with something are also tried for other uses."""
@@ -107,20 +102,6 @@ class Walker:
         if isinstance(example, np.ndarray) and example.ndim == 0:
             return actions[0][t].item()
         return jax.tree.unflatten(jax.tree.structure(example), [leaf[t] for leaf in actions])
-
-    def state(self) -> bytes | None:
-        """All that the environment remembers, to compare; None where that cannot be told."""
-        # Gymnasium's own checks note what they have looked at, which is no part of the state.
-        kept = [layer for layer in layers(self.env) if not isinstance(layer, gymnasium.wrappers.PassiveEnvChecker)]
-        parts = [(name, value) for layer in kept for name, value in vars(layer).items() if name != "env"]
-        written = io.BytesIO()  # only compared with others, and never read back
-        pickler = pickle.Pickler(written)
-        pickler.fast = True  # Whether two parts are one object or equal must not matter.
-        try:
-            pickler.dump([(name, value) for name, value in parts if not isinstance(value, NO_STATE)])
-        except Exception:  # of objects that cannot be written down, in as many ways
-            return None
-        return written.getvalue()
 
 
 _walkers: dict[int, Walker] = {}
@@ -187,7 +168,7 @@ def _next(walker: Walker, before: list[State] | None, logged: Seen, actions: Any
         signature: Any = index
         if len(found) > 1:
             walker.make(rows[:-1], rows[-1], actions)
-            signature = walker.state() or index
+            signature = walker.memory.now() or index
         state = states.setdefault(signature, State(rows))
         state.arrivals.append((number, box, weight))
         state.weight += weight
@@ -248,14 +229,14 @@ def _solved(
     """
     size = (walker.program.examples[2] if not before else walker.program.examples[3]).size
     tried = [k for k, scale in enumerate(scales) if scale is not None and (walker.careful or not cuts[k])]
-    found, kept = [], walker.state() if tried else None
+    found, kept = [], walker.memory.now() if tried else None
     for k in tried:
         for share in (0.31, 0.77):
             other, _, _ = walker.make(before, _row(box, size, {k: share}), actions)
             if not _equal(other, seen, 0.0):
                 found.append(k)
                 break
-            if kept is None or walker.state() != kept:
+            if kept is None or walker.memory.now() != kept:
                 raise CouldaError(
                     f"number {k} of a {'step' if before else 'reset'} of {walker.program.name} is not seen at once but "
                     "may be remembered, so that it cannot be solved for; infer by another source"

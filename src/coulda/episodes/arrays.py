@@ -34,13 +34,17 @@ def from_arrays(
     """
     source = Source() if source is None else source
     observations, actions = np.asarray(observations), np.asarray(actions)
-    rewards, terminals = _flat(rewards), _flags(terminals, "terminals", source)
-    timeouts = np.zeros_like(terminals) if timeouts is None else _flags(timeouts, "timeouts", source)
+    rewards, terminals = _flat(rewards), as_flags(terminals, "terminals", source)
+    timeouts = np.zeros_like(terminals) if timeouts is None else as_flags(timeouts, "timeouts", source)
     if actions.ndim == 2 and actions.shape[1] == 1 and actions.dtype.kind in "iu":
         actions = actions[:, 0]
     columns = {"observations": observations, "actions": actions, "rewards": rewards}
     given = {} if probability is None else {"probability": _flat(probability)}
+    if not rewards.ndim:
+        source.refuse("is a single number; there is one for each step", field="rewards")
     for name, column in (columns | {"terminals": terminals, "timeouts": timeouts} | given).items():
+        if not column.ndim:
+            source.refuse("is a single number; there is one for each step", field=name)
         if len(column) != len(rewards):
             source.refuse(f"has {len(column)} rows, but there are {len(rewards)} rewards", field=name)
     for row in np.flatnonzero(_infinite(observations))[:1]:
@@ -108,13 +112,15 @@ def repeat_last(lengths: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(len(times)), times)
 
 
-def _flags(column: Any, name: str, source: Source) -> np.ndarray:
-    """Numbers 0 and 1, or booleans."""
-    column = _flat(column)
+def as_flags(column: Any, name: str, source: Source, episode: int | None = None) -> np.ndarray:
+    """Numbers 0 and 1, or booleans, one for each step."""
+    column = np.atleast_1d(_flat(column))
+    if column.ndim > 1:
+        source.refuse(f"expected one flag a step, got the shape {list(column.shape)}", episode, field=name)
     if column.dtype.kind not in "biuf":
-        source.refuse(f"expected 0 or 1, got {column.dtype}", field=name)
+        source.refuse(f"expected 0 or 1, got {column.dtype}", episode, field=name)
     for row in np.flatnonzero(~np.isin(column, (0, 1)))[:1]:
-        source.refuse(f"is {column[row]}; a flag is 0 or 1", field=f"{name}[{row}]")
+        source.refuse(f"is {column[row]}; a flag is 0 or 1", episode, field=f"{name}[{row}]")
     return np.asarray(column != 0)
 
 

@@ -143,9 +143,11 @@ def open_log(path: Path | str) -> StoredLog:
     metadata = artifact.metadata
     try:
         spaces = metadata.observation_space.space(), metadata.action_space.space()
-        for space in spaces:
+        for space, spec in zip(spaces, (metadata.observation_space, metadata.action_space), strict=True):
             check_leaves(space)
-    except (AssertionError, ValueError, TypeError, OverflowError, MemoryError, CouldaError) as error:
+            if spec_of(space) != spec:
+                raise CouldaError(f"{spec} is not how {space} is written")
+    except (AssertionError, ValueError, TypeError, OverflowError) as error:
         raise LogError(f"its spaces cannot be built: {error}", file=path) from error
     if metadata.shards.keys() != artifact.parts.keys():
         raise LogError(

@@ -170,6 +170,13 @@ class EpisodeLog(Sequence[Episode]):
         """G_i = Σ_t r_t, `[N]`."""
         return np.add.reduceat(self.reward.astype(float), self.starts) if len(self) else np.zeros(0)
 
+    def discounted_returns(self, discount: float) -> np.ndarray:
+        """G_i = Σ_t γ^t r_t, `[N]`."""
+        if discount == 1 or not len(self):
+            return self.episode_returns
+        time = np.arange(self.num_steps) - np.repeat(self.starts, self.lengths)
+        return np.add.reduceat(self.reward.astype(float) * discount**time, self.starts)
+
     def take(self, indices: Any) -> "EpisodeLog":
         """The log of the chosen episodes, in that order, repeats allowed."""
         i = np.asarray(indices, int)

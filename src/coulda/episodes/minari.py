@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from coulda.episodes.arrays import as_flags
 from coulda.episodes.log import EpisodeLog, Schema, unpadded
 from coulda.episodes.spaces import check_leaves
 from coulda.episodes.validation import (
@@ -41,7 +42,9 @@ def read_minari(path: Path | str) -> EpisodeLog:
         for index, content in enumerate(storage.get_episodes(range(storage.total_episodes))):
             episodes.append(_episode(content, index, source))
             terminated.append(_ended(content, index, source))
-    except (OSError, KeyError, RuntimeError, AssertionError) as error:
+    except LogError:
+        raise
+    except (OSError, KeyError, RuntimeError, AssertionError, ValueError, TypeError, AttributeError) as error:
         source.refuse(f"cannot be read: {error!r}", episode=len(episodes))
     if not episodes:
         source.refuse("the dataset has no episodes")
@@ -100,7 +103,7 @@ def _schema(data: Path) -> tuple[Schema, int]:
 
 
 def _episode(content: dict[str, Any], index: int, source: Source) -> Episode:
-    reward = np.asarray(content["rewards"], np.float32)
+    reward = np.asarray(content["rewards"])
     action = jax.tree.map(np.asarray, content["actions"])
     log_prob = _log_prob(content["infos"] or {}, action, len(reward), index, source)
     return unpadded(content["observations"], action, reward, log_prob)
@@ -119,10 +122,14 @@ def _log_prob(infos: dict[str, Any], action: Any, length: int, index: int, sourc
 
 
 def _ended(content: dict[str, Any], index: int, source: Source) -> bool:
-    terminated, truncated = (np.asarray(content[name], bool) for name in ("terminations", "truncations"))
-    ends = terminated | truncated
-    if not len(ends):
+    names, steps = ("terminations", "truncations"), len(content["rewards"])
+    terminated, truncated = (as_flags(content[name], name, source, index) for name in names)
+    for name, flags in zip(names, (terminated, truncated), strict=True):
+        if len(flags) != steps:
+            source.refuse(f"has {len(flags)} flags, but there are {steps} rewards", index, field=name)
+    if not steps:
         source.refuse("the episode has no steps; drop it", index)
+    ends = terminated | truncated
     if ends[:-1].any():
         source.refuse("is set, but the episode goes on", index, int(ends.argmax()), "terminations")
     if not ends[-1]:

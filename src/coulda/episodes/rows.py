@@ -1,6 +1,7 @@
 """A table's rows as episodes and steps: which column holds what, their order, and the place of each for errors."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ from coulda.extras import require
 
 NAMES = ("observation", "action", "context")
 """Fields that several columns may make."""
+MOST_COLUMNS = 2**14
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,12 @@ class Part:
 
 
 def check_header(names: Sequence[str], source: Source) -> None:
-    """Refuse a name that two columns have."""
-    for name in {name for name in names if list(names).count(name) > 1}:
-        source.refuse("there are two columns of this name; rename one of them", field=name)
+    """Refuse a name that two columns have, and more columns than anybody has named."""
+    if len(names) > MOST_COLUMNS:
+        source.refuse(f"has {len(names):,} columns; a log has at most {MOST_COLUMNS:,}: name them in another way")
+    for name, times in Counter(names).items():
+        if times > 1:
+            source.refuse("there are two columns of this name; rename one of them", field=str(name))
 
 
 def ordered(frame: Any, columns: Columns, place: Place) -> tuple[dict[str, Part], Rows]:
@@ -128,7 +133,10 @@ def ordered(frame: Any, columns: Columns, place: Place) -> tuple[dict[str, Part]
     found = {name: _resolved(frame, name, columns, source) for name in Columns.__dataclass_fields__}
     if len(frame) == 0:
         source.refuse("the table has no rows")
-    codes, labels = pandas.factorize(frame[found["episode"][0]])
+    try:
+        codes, labels = pandas.factorize(frame[found["episode"][0]])
+    except TypeError:
+        source.refuse("holds lists or records; an episode is called by a number or a text", field=columns.episode)
     for row in np.flatnonzero(codes < 0)[:1]:
         file, number = place.at(row)
         raise LogError("the row has no episode", file=file, row=number, field=columns.episode)

@@ -1,5 +1,6 @@
 """Gymnasium spaces as a log needs them: bounds and dtypes of their arrays, and a form for the manifest."""
 
+import math
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,9 @@ import numpy as np
 from gymnasium import spaces
 
 from coulda.errors import CouldaError
+
+LARGEST = 2**24
+"""Numbers of one observation, of which bounds are kept: more would fill the memory before anything is read."""
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -54,6 +58,7 @@ def leaf(space: gymnasium.Space) -> Leaf:
     if isinstance(space, spaces.MultiDiscrete):
         return _whole(space, space.start, space.nvec, space.shape)
     if isinstance(space, spaces.MultiBinary):
+        check_size(space.shape)
         ones = np.ones(space.shape, np.int8)
         return Leaf(0 * ones, ones, space.shape, np.dtype(np.int8))
     if isinstance(space, spaces.Box):
@@ -71,6 +76,13 @@ def _whole(space: gymnasium.Space, low: np.ndarray, count: Any, shape: tuple[int
     if np.any(low < limits.min) or np.any(high > limits.max):
         raise CouldaError(f"{space} has numbers beyond {limits.max:,}, which 32 bits do not hold; number them from 0")
     return Leaf(low, np.asarray(high, np.int64), shape, np.dtype(np.int32))
+
+
+def check_size(shape: Any) -> None:
+    """Refuse a shape that no observation has."""
+    sizes = [int(size) for size in np.atleast_1d(np.asarray(shape, object))]
+    if min(sizes, default=0) < 0 or math.prod(sizes) > LARGEST:
+        raise CouldaError(f"a space of shape {sizes} holds no observation; the most are {LARGEST:,} numbers")
 
 
 def check_leaves(space: gymnasium.Space) -> None:
@@ -136,6 +148,7 @@ class MultiBinarySpec(msgspec.Struct, tag="multi-binary", frozen=True, forbid_un
 
     def space(self) -> spaces.MultiBinary:
         """The space itself."""
+        check_size(self.n)
         return spaces.MultiBinary(self.n)
 
 
@@ -149,6 +162,7 @@ class BoxSpec(msgspec.Struct, tag="box", frozen=True, forbid_unknown_fields=True
 
     def space(self) -> spaces.Box:
         """The space itself."""
+        check_size(self.shape)
         dtype = np.dtype(self.dtype)
         bounds = [np.array([float(x) for x in bound]) for bound in (self.low, self.high)]
         full = [np.full(self.shape, b[0]) if len(b) == 1 else b.reshape(self.shape) for b in bounds]

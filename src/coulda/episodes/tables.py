@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+ROWS = "rows_in_file"
+"""The column of a CSV that says how many rows it has."""
+
+
 def from_frame(
     frame: "pd.DataFrame",
     columns: Columns | None = None,
@@ -128,11 +132,16 @@ def read_frame(path: Path | str | Sequence[Path]) -> tuple[Any, Place]:
 
 
 def write_table(path: Path | str, log: EpisodeLog) -> None:
-    """Write `log.to_frame()` as `.parquet` or `.csv`; it appears whole, or not at all."""
+    """Write `log.to_frame()` as `.parquet` or `.csv`; it appears whole, or not at all.
+
+    A CSV can be cut anywhere and still be one: it has a column more, `rows_in_file`, whose one cell says how many.
+    """
+    pandas = require("pandas", extra="tables")
     path, frame, file = Path(path), frame_of(log), io.BytesIO()
     if path.suffix == ".parquet":
         frame.to_parquet(file, index=False)
     else:
+        frame[ROWS] = pandas.array([len(frame), *[None] * (len(frame) - 1)], dtype="Int64")
         frame.to_csv(file, index=False)
     replace_file(path, file.getvalue())
 
@@ -146,18 +155,44 @@ def _read(path: Path) -> Any:
             about = require("pyarrow.parquet", extra="tables").ParquetFile(path)
             check_promise(8 * about.metadata.num_rows * about.metadata.num_columns, path.stat().st_size, source)
             check_header(about.schema_arrow.names, source)
-            return pandas.read_parquet(path, dtype_backend="numpy_nullable")
+            # Without pandas' own notes, which may make an index of a column, or be damaged.
+            return about.read().replace_schema_metadata().to_pandas(types_mapper=_nullable().get)
         with path.open(newline="", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if "\0" in line:
                     source.refuse(f"line {number} has a null byte; the file is damaged, or no text")
             file.seek(0)
             check_header(next(csv.reader(file), []), source)
-        return pandas.read_csv(path, dtype_backend="numpy_nullable")
+        return _whole(path, pandas.read_csv(path, dtype_backend="numpy_nullable"), source)
     except LogError:
         raise
-    except (OSError, ValueError, KeyError, NotImplementedError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError, csv.Error) as error:
         source.refuse(f"cannot be read as a {path.suffix[1:]} table: {error}")
+
+
+def _whole(path: Path, frame: Any, source: Source) -> Any:
+    """The frame, where it has as many rows as it says to have; most tables do not say."""
+    if ROWS not in frame.columns:
+        return frame
+    told, count = frame[ROWS].dropna().tolist(), len(frame)
+    fix = f"it was cut, or rows were taken out; where that was meant, remove the column '{ROWS}'"
+    if told != [count]:
+        source.refuse(f"has {count} rows and says {', '.join(map(str, told[:2])) or 'nothing'}: {fix}", field=ROWS)
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        if file.read() != b"\n":
+            source.refuse(f"its last line does not end: {fix}", field=ROWS)
+    return frame.drop(columns=ROWS)
+
+
+def _nullable() -> dict[Any, Any]:
+    """Types of pandas for those of Arrow, each with a place for what is missing."""
+    arrow, pandas = require("pyarrow", extra="tables"), require("pandas", extra="tables")
+    names = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    kinds = {name: name.replace("uint", "UInt").replace("int", "Int") for name in names}
+    kinds |= {"float32": "Float32", "float64": "Float64", "bool_": "Boolean", "string": "String"}
+    kinds |= {"large_string": "String"}
+    return {getattr(arrow, name)(): getattr(pandas, f"{kind}Dtype")() for name, kind in kinds.items()}
 
 
 def steps_of(parts: dict[str, Part], columns: Columns, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -69,7 +69,10 @@ def checked_log(
 ) -> EpisodeLog:
     """An `EpisodeLog` of flat columns (see its fields), after everything about them was found right."""
     source = Source() if source is None else source
-    lengths = np.asarray(lengths, int)
+    lengths = np.asarray(lengths)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+        source.refuse(f"expected whole numbers, got {lengths.dtype}{list(lengths.shape)}", field="lengths")
+    lengths = lengths.astype(int)
     for empty in np.flatnonzero(lengths < 1)[:1]:
         source.refuse("the episode has no steps; drop it", episode=int(empty))
     steps = int(lengths.sum())

@@ -2,7 +2,8 @@
 
 Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `reading` (a log, read
 once), `method`, `diagnostics`, one file per family of methods (`importance`, `fitted_q`, `doubly_robust`,
-`on_scenarios` with its `model_checks`, `on_policy`), `table` (what `shown` and `drawing` show), and `comparison`.
+`on_scenarios` with its `model_checks` and `mismatch`, `on_policy`), `table` (what `shown` and `drawing` show), and
+`comparison`.
 """
 
 from coulda.evaluation.comparison import compare, evaluate, model_free

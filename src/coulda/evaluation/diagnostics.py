@@ -5,7 +5,7 @@ from scipy import stats
 
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.reading import Reading, Weighted
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 ENOUGH_WEIGHT = 200
 """Effective episodes for a nominal interval. Measured (results/evaluation/coverage*.json): 95 % intervals hold the
@@ -93,8 +93,8 @@ def pareto_shape(weights: np.ndarray) -> float:
     size = int(min(n / 5, 3 * np.sqrt(n)))
     if size < 5:
         return float("inf")
-    order = np.sort(weights)
-    excess = order[-size:] - order[-size - 1]
+    order = np.sort(np.partition(weights, n - size - 1)[n - size - 1 :])
+    excess = order[1:] - order[0]
     excess = excess[excess > 1e-12 * order[-1]]
     # No tail at all: the weights are bounded, as for a policy equal to the behavior's.
     if len(excess) < 5:

@@ -24,7 +24,7 @@ from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.reading import generator
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 ENOUGH, LITTLE = 10, 3
 """Effective draws beyond a quantile: the share beyond is known to a third with ten of them, and hardly with three."""

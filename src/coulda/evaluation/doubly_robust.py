@@ -33,7 +33,7 @@ from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Features, Log, Reading, Weighted, generator
 from coulda.evaluation.regressions import QFunction
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from coulda.drawing import Picture
 from coulda.evaluation.drawing import draw_estimate
 from coulda.evaluation.shown import estimate_html, frame_of, kept, limits
-from coulda.pomdp.episode import FIELDS
+from coulda.pomdp.rollout import FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd

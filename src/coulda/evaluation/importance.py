@@ -27,7 +27,7 @@ from coulda.evaluation.intervals import Precision, Ratios
 from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Reading, Weighted, generator
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 Kind = Literal["ordinary", "weighted", "per_decision", "weighted_per_decision", "capped"]
 KINDS: dict[Kind, str] = {
@@ -117,7 +117,7 @@ def unusable_weights(name: str, weighted: Weighted, reading: Reading) -> Estimat
     last = weighted.log_cumulative[:, -1]
     if np.isneginf(last).all():
         return no_support(name, reading)
-    for episode in np.flatnonzero(~np.isfinite(weighted.cumulative).all(1))[:1]:
+    for episode in weighted.too_large[:1]:
         said = (
             f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, more than a number "
             "can hold: the behavior's probabilities there are next to nothing. Look at them, or use another estimate."
@@ -132,8 +132,8 @@ def missing_probabilities(name: str, reading: Reading) -> Estimate:
         name,
         "no probabilities",
         f"The log lacks the probabilities with which the behavior policy acted{_where(reading)}. Log them, fit them "
-        "with fit_behavior(log) or `coulda episodes convert LOG NEW --fit-behavior` (the estimate is then marked), or use a "
-        "model-based or counterfactual estimate, which needs none.",
+        "with fit_behavior(log) or `coulda episodes convert LOG NEW --fit-behavior` (the estimate is "
+        "then marked), or use a model-based or counterfactual estimate, which needs none.",
         len(reading),
     )
 

@@ -9,13 +9,14 @@ its per-decision form that of one ratio a step. So one bootstrap, one jackknife 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Interval
-from coulda.pomdp.episode import check_discount
+from coulda.pomdp.rollout import check_discount
 
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
@@ -38,12 +39,12 @@ class Ratios:
         nothing = np.zeros((len(values), 0))
         return Ratios(values, nothing, nothing)
 
-    @property
+    @cached_property
     def value(self) -> float:
         """θ."""
         return float(self._theta(self.plain.mean(), self.numerator.mean(0), self.denominator.mean(0)))
 
-    @property
+    @cached_property
     def terms(self) -> np.ndarray:
         """θ plus each episode's influence on it, `[N]`: their mean is θ, their spread its standard error."""
         scale = self.denominator.mean(0)

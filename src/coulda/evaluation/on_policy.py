@@ -17,7 +17,7 @@ from coulda.evaluation.reading import Reading, generator
 from coulda.noise import check_key
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
-from coulda.pomdp.episode import FINE
+from coulda.pomdp.rollout import FINE
 
 
 @dataclass(frozen=True)

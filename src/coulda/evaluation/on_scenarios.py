@@ -8,7 +8,7 @@ differences are paired.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -22,13 +22,14 @@ from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.drawing import STEPS
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
+from coulda.evaluation.foresight import foresight_diagnostic
+from coulda.evaluation.grounds import Grounds, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
-from coulda.evaluation.intervals import Precision, Ratios, Returns, widened
+from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
+from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.model_checks import (
     Replay,
-    Shift,
-    Shifts,
     check_log_fits,
     chosen_by_ends,
     ends_diagnostic,
@@ -37,7 +38,6 @@ from coulda.evaluation.model_checks import (
     missing_end,
     replay,
     replay_diagnostic,
-    shift,
     support_diagnostic,
 )
 from coulda.evaluation.reading import (
@@ -59,34 +59,14 @@ from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, fresh, informed
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
-from coulda.pomdp.episode import FINE
+from coulda.pomdp.rollout import FINE
 
-_OF_THE_MODEL = ("replay", "ends", "mismatch")
+_OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
-
-
-class Grounds(Protocol):
-    """What a model that was fitted rests on: every row that rests on the model inherits it."""
-
-    @property
-    def verdict(self) -> tuple[Diagnostic, ...]:
-        """Of the model, whoever is evaluated."""
-        ...
-
-    def on_path(self, key: Array, policy: Policy) -> tuple[Diagnostic, ...]:
-        """Of the places where a policy goes. Consumes `key`."""
-        ...
-
-    def refit_error(self, key: Array, policy: Policy) -> tuple[float, int]:
-        """How far off the policy's value is since another log would have made another model, with degrees of freedom.
-
-        A standard error. Consumes `key`.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -150,7 +130,8 @@ class OnScenarios(Method):
             return (source,)
         if self.steps is not None:
             return tuple(source.given(t) for t in self.steps)
-        nothing = source.given(0)
+        # Without a history a source is the prior, which need not be inferred.
+        nothing = Prior(self.model) if source.knows_the_prior else source.given(0)
         return (nothing,) if int(source.steps) == 0 else (nothing, source)
 
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
@@ -168,7 +149,8 @@ class OnScenarios(Method):
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                found[name] = self._grounded(key_support, reading.policies[name], methods, run.precision.level)
+                policy, level = reading.policies[name], run.precision.level
+                found[name] = grounded(key_support, self.grounds, policy, methods, level)
         for other, (model, source) in self.alternatives.items():
             again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
             for name, methods in again.items():
@@ -176,21 +158,6 @@ class OnScenarios(Method):
                     mine = found[name][method]
                     found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
-
-    def _grounded(self, key: Array, policy: Policy, methods: dict[str, Estimate], level: float) -> dict[str, Estimate]:
-        """Rows of a policy with what the fit says of itself, and with intervals that know of its error."""
-        assert self.grounds is not None
-        key_path, key_refit = jax.random.split(key)
-        told = (*self.grounds.verdict, *self.grounds.on_path(key_path, policy))
-        error, freedom = self.grounds.refit_error(key_refit, policy)
-        found = {}
-        for name, row in methods.items():
-            limits = (
-                row.interval if row.interval is None else widened(row.interval, row.value or 0.0, error, freedom, level)
-            )
-            details = row.details | {"error of the fit": error}
-            found[name] = replace(row, interval=limits, diagnostics=(*row.diagnostics, *told), details=details)
-        return found
 
     def _exactly(
         self, key: Array, reading: Reading, policy: str, methods: dict[str, Estimate], precision: Precision
@@ -292,9 +259,9 @@ def evaluate_sources(
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
-    nothing but the model's prior, the model is held against the log by simulation.
+    nothing but the model's prior, the model is held against the log by simulation; else by what it foresees.
     """
-    key_scenarios, key_interval, key_simulation = jax.random.split(key, 3)
+    key_scenarios, key_interval, key_check = jax.random.split(key, 3)
     policies = reading.policies
     empty = lambda: {name: [] for name in policies}
     tallies = [Tally(empty(), empty(), empty() if reading.asked.beyond_the_mean else None) for _ in sources]
@@ -304,10 +271,12 @@ def evaluate_sources(
         run.advance(count)
     alone = all(int(source.steps) == 0 and source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
-    simulation = simulate(key_simulation, model, reading) if alone and not broken else Simulation()
+    simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
+    foreseen = () if alone else foresight_diagnostic(key_check, sources[-1], model, reading)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
+        shared += foreseen if int(source.steps) > 0 else ()
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
             estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)

@@ -18,8 +18,8 @@ from coulda.episodes import EpisodeLog
 from coulda.episodes.behavior import choice_probabilities, fitted_behavior, held_out, location_and_scale
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic, Verdict
+from coulda.evaluation.logged_behavior import sample, unexplained
 from coulda.evaluation.reading import Reading
-from coulda.evaluation.simulation import sample, unexplained
 
 GROUPS = 5
 """Of steps, by what was predicted."""

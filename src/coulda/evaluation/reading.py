@@ -71,6 +71,11 @@ class Weighted:
         return np.exp(last - last.max()) if np.isfinite(last.max()) else np.zeros(len(last))
 
     @cached_property
+    def too_large(self) -> np.ndarray:
+        """The episodes in which ρ_{1:t} is infinite, or no number, at some step."""
+        return np.flatnonzero(~np.isfinite(self.cumulative).all(1))
+
+    @cached_property
     def scaled(self) -> np.ndarray:
         """ρ_{1:t} divided by the largest at each step: ratios do not change with the scale of the weights."""
         top = self.log_cumulative.max(0)

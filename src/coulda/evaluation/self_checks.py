@@ -12,7 +12,7 @@ from scipy import stats
 from coulda.evaluation.diagnostics import RARE
 from coulda.evaluation.estimate import Diagnostic, Interval, Verdict
 from coulda.evaluation.reading import Reading
-from coulda.weights import effective_sample_size
+from coulda.noise import effective_sample_size
 
 FEW = 30
 """Effective episodes below which weighted errors are not normal, and say nothing."""

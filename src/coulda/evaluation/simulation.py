@@ -2,16 +2,16 @@
 
 The model is run under the behavior that made the log, and simulated episodes are held against logged ones: what they
 return, how long they last and how they end, what they earn per step, what is seen and how that changes. Each is a row
-of numbers per episode, and two samples of rows are told apart by their energy distance (Székely & Rizzo, 2013), against
-the same with episodes exchanged: the steps of an episode are not independent, episodes are.
+of numbers per episode, and two samples of rows are told apart by their energy distance (`two_samples`), against the
+same with episodes exchanged: the steps of an episode are not independent, episodes are.
 
-The behavior is fitted to the log as a function of the observation. Where it is none (`Doubt`), simulated episodes of a
-right model differ too, and the verdict is caution, whatever they look like; unless a policy of the table gives the
-logged probabilities, and then is the behavior, or the model shows its state, and then is held against the logged steps
-themselves (`one_step`).
+The behavior is fitted to the log as a function of the observation (`logged_behavior`). Where it is none, simulated
+episodes of a right model differ too, and the verdict is caution, whatever they look like; unless a policy of the table
+gives the logged probabilities, and then is the behavior, or the model shows its state, and then is held against the
+logged steps themselves (`one_step`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,35 +21,28 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from jax import Array
-from scipy import stats
 
 from coulda.episodes import EpisodeLog
-from coulda.episodes.behavior import LOG_SCALES, FittedBehavior, fitted_behavior
-from coulda.episodes.log import concatenate
 from coulda.episodes.spaces import HashableSpace, features, named_leaves
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
+from coulda.evaluation.logged_behavior import (
+    FEWEST,
+    MOST_EPISODES,
+    MOST_FEATURES,
+    has_probabilities,
+    logged_behavior,
+    sample,
+)
 from coulda.evaluation.one_step import one_step_diagnostic, state_seen
 from coulda.evaluation.reading import Log, Reading, generator, run, to_numpy
+from coulda.evaluation.two_samples import energy_test
+from coulda.hindsight.ranks import holm
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Trajectory, rollout
-from coulda.pomdp.walk import taken_log_probs
 
-MOST_EPISODES = 2000
-"""Of each side. With as many, means that differ by 0.15 standard deviations are found in 36 of 40 samples, by 0.1 in
-19 of 40: smaller errors of a model pass."""
 SIMULATED = 4
 """Episodes per logged one, as long as they are not too many: simulated ones are cheap, and with 4 the error of a
 difference is √1.25 of the log's own."""
-PERMUTATIONS = 200
-"""Enough for the mean and the deviation of the statistic; the shape of its tail comes from its spectrum."""
-DIRECTIONS = 24
-"""Onto which vectors are projected: the energy distance is the mean over all of them."""
-SPECTRUM = 200
-"""Episodes that the spectrum is taken of."""
-FEWEST = 10
-"""Episodes of each side, from which on a quantity is tested."""
-MOST_FEATURES = 256
-"""Of an observation; more are projected onto so many random directions."""
 MOST_CHANGES = 1024
 """Kinds of changes up to which they are told apart by the action."""
 LARGE_DIFFERENCE = 0.25
@@ -58,23 +51,10 @@ episodes: of 100 logs of the right model one is cautioned against and none refus
 episodes never end are refused in 5 and doubled rewards are warned of in 5, but transitions that are 30 % uniform in
 none (in one log of 1,000 episodes they are warned of). What these tests cannot tell, the step ahead may where states
 are seen, and the mean return says what it could show (`self_checks`)."""
-SMALL_PENALTY = 0.01
-"""Of the fitted behavior. With fit_behavior's own, 1, what was never done in 100 visits is done in 2 % of them."""
-SMALL_GAP = 0.005
-"""Nats per episode between the logged and the fitted behavior: they move no mean by more than √(2 · 0.005) = 0.1
-standard deviations, which is less than is found."""
-SMALL_CORRELATION = 0.05
-"""Of what the fitted behavior leaves unexplained with what it does not see; it explains 0.25 % of the choices."""
 QUANTITIES = (
     "return", "length", "end", "reward", "observations 0", "observations 1", "observations 2", "observations", "changes"
 )  # fmt: skip
 """In the order in which they are told."""
-
-
-_NOT_OF_THE_OBSERVATION = (
-    "The behavior is not a function of the observation that could be fitted (what was done depends on the step, on "
-    "what was done before, or otherwise on what was seen), so that the model cannot be checked by simulating it."
-)
 
 
 class Contrast(NamedTuple):
@@ -87,14 +67,6 @@ class Contrast(NamedTuple):
     """Probability under a right model."""
     size: float
     """Largest difference of means, of returns and rewards also of deviations, in standard deviations of episodes."""
-
-
-class Doubt(NamedTuple):
-    """Why simulated episodes of a right model might differ."""
-
-    sentence: str
-    chance: float
-    """Of what the doubt rests on."""
 
 
 class Look(eqx.Module):
@@ -188,7 +160,7 @@ def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
     rng = generator(key_log)
     log = _sample(rng, model, reading.log)
     logged = log.padded(model.horizon)
-    behavior, doubt = _behavior(log, logged, reading.policies)
+    behavior, doubt = logged_behavior(log, logged, reading.policies)
     look = _look(model, log, reading.asked.discount)
     size = min(MOST_EPISODES, SIMULATED * len(log))
     program = eqx.Partial(_simulated, model, behavior, look)
@@ -206,7 +178,7 @@ def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
     quantities = tuple(name for name in QUANTITIES if not (steps and name in ("return", "reward")))
     quantities = quantities if doubt is None else ("observations 0",)
     tests = list(_tests(rng, look, to_numpy(run(look, (logged,)), len(log)), made, quantities))
-    sure = _has_probabilities(log) or seen is not None
+    sure = has_probabilities(log) or seen is not None
     whole = (_verdict(tests, sure),) if tests else ()
     if doubt is not None:
         return Simulation(steps + whole)
@@ -219,17 +191,6 @@ def _sample(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
     found = sample(rng, log)
     seen, done = model.observation_space, model.action_space
     return replace(found, schema=replace(found.schema, observation_space=seen, action_space=done))
-
-
-def sample(rng: np.random.Generator, log: Log) -> EpisodeLog:
-    """Episodes of the log, not too many, in memory."""
-    chosen = np.sort(rng.permutation(len(log))[:MOST_EPISODES])
-    parts, first = [], 0
-    for batch in log.batches():
-        here = chosen[(chosen >= first) & (chosen < first + len(batch))] - first
-        parts += [batch.take(here)] if len(here) else []
-        first += len(batch)
-    return concatenate(parts)
 
 
 def _look(model: POMDP, log: EpisodeLog, discount: float) -> Look:
@@ -264,82 +225,6 @@ def _seen_and_hidden(model: POMDP, trajectory: Trajectory) -> Any:
         return jnp.zeros((), bool)
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(seen), strict=True)
     return jnp.stack([jnp.all(a == b) for a, b in pairs]).all()
-
-
-def _has_probabilities(log: EpisodeLog) -> bool:
-    return log.schema.behavior == "logged" and log.has_probabilities
-
-
-def _behavior(log: EpisodeLog, logged: Episode, policies: Mapping[str, Policy]) -> tuple[Policy, Doubt | None]:
-    """Who made the log: a function of the observation, or a policy that gives the logged probabilities."""
-    fitted = fitted_behavior(log, SMALL_PENALTY)
-    if not _has_probabilities(log):
-        chance = unexplained(fitted, logged)
-        return fitted, Doubt(_NOT_OF_THE_OBSERVATION, chance) if chance < UNUSUAL else None
-    taken, live = np.asarray(logged.log_prob, float), np.asarray(logged.live)
-    doubt = _gap((taken - _taken(fitted, logged)).sum(1))
-    if doubt is not None:
-        for policy in policies.values():
-            if (np.abs(taken - _taken(policy, logged))[live] < 1e-3).all():
-                return policy, None
-    return fitted, doubt
-
-
-def _taken(policy: Policy, episodes: Episode) -> np.ndarray:
-    return np.asarray(run(eqx.Partial(taken_log_probs, policy), (episodes,)), float)
-
-
-def _gap(lost: np.ndarray) -> Doubt | None:
-    """Of the log-likelihood of each episode that the fitted behavior loses against the logged probabilities, `[N]`.
-
-    Its mean is the divergence of episodes under the one from those under the other. A fit to the same episodes loses
-    nothing on average where the behavior is of its kind, and gains a little.
-    """
-    mean, error = float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
-    chance = float(stats.norm.sf(mean / max(error, 1e-12)))
-    if mean < SMALL_GAP or chance >= UNUSUAL:
-        return None
-    return Doubt(
-        "The behavior is not a function of the observation that could be fitted (of the log-likelihood of an episode's "
-        f"actions {mean:.2g} is lost), so that the model cannot be checked by simulating it.",
-        chance,
-    )
-
-
-def unexplained(fitted: FittedBehavior, logged: Episode) -> float:
-    """A score test of what the fitted behavior does not see: the action before, the step, squares of numbers.
-
-    The probability that a behavior which is a function of the observation leaves as much unexplained.
-    """
-    scores, squares, errors = (np.asarray(x, float) for x in run(eqx.Partial(_scores, fitted), (logged,)))
-    total, deviation = np.abs(scores.sum(0)), np.sqrt((scores**2).sum(0))
-    size = total / np.sqrt(np.maximum(np.outer(squares.sum(0), errors.sum(0)).ravel(), 1e-12))
-    # What happened in a few episodes only is not normal yet.
-    often = (scores != 0).sum(0) >= FEWEST
-    z = np.where(often & (size >= SMALL_CORRELATION), total / np.maximum(deviation, 1e-12), 0.0)
-    return min(1.0, float(2 * stats.norm.sf(z.max()) * len(z)))
-
-
-def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Array]:
-    """Sums over an episode: unseen times unexplained `[U * K]`, and the squares of either, `[U]` and `[K]`."""
-    acted_on = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
-    inputs = jax.vmap(fitted.inputs)(acted_on)
-    steps = len(inputs)
-    outputs = inputs @ fitted.weights
-    if fitted.log_scale is None:
-        done = jax.nn.one_hot(episode.action, outputs.shape[1])
-        unexplained = done - jax.nn.softmax(outputs)
-    else:
-        done = episode.action.reshape(steps, -1)
-        unexplained = (done - outputs) / jnp.exp(jnp.clip(inputs @ fitted.log_scale, *LOG_SCALES))
-    before = jnp.concatenate([jnp.zeros((1, done.shape[1])), done[:-1]])
-    clock = jnp.linspace(0.0, 1.0, steps)[:, None]
-    unseen = [before, clock]
-    if inputs.shape[1] <= MOST_FEATURES:
-        unseen.append(inputs**2)
-    unseen = jnp.where(episode.live[:, None], jnp.concatenate(unseen, 1), 0.0)
-    unexplained = jnp.where(episode.live[:, None], unexplained, 0.0)
-    return (unseen.T @ unexplained).ravel(), jnp.sum(unseen**2, 0), jnp.sum(unexplained**2, 0)
 
 
 def _tests(
@@ -388,51 +273,9 @@ def _phrase(name: str, logged: float, made: float, size: float, look: Look, step
     }[name]
 
 
-def energy_test(rng: np.random.Generator, first: np.ndarray, second: np.ndarray) -> float:
-    """Probability that two samples `[n, d]` and `[m, d]` of one distribution are as far apart as these.
-
-    The mean and the deviation of the energy distance under exchange of rows come from permutations. Its law is that of
-    Σ λ_k χ²_1, with λ the spectrum of the centered distances, and so is its tail: a χ² of the same skewness (Liu, Tang
-    & Zhang, 2009). A gamma distribution of the same mean and variance would make 1e-4 of what is 4.5e-4, for numbers.
-    """
-    both = np.concatenate([first, second])
-    if both.shape[1] > 1:
-        directions = rng.normal(size=(both.shape[1], DIRECTIONS))
-        both = both @ (directions / np.linalg.norm(directions, axis=0))
-    labels = np.concatenate([np.full(len(first), 1 / len(first)), np.full(len(second), -1 / len(second))])
-    signs = np.stack([labels, *(rng.permutation(labels) for _ in range(PERMUTATIONS))])
-    found, *chance = np.sum([_distances(column, signs) for column in both.T], axis=0)
-    mean, deviation = float(np.mean(chance)), float(np.std(chance, ddof=1))
-    if deviation <= 1e-12 * max(found, 1e-300):
-        return 1.0
-    variation, skewness = _shape(both[rng.permutation(len(both))[:SPECTRUM]])
-    # So few permutations may miss the tail that makes most of the deviation: the larger of two estimates.
-    deviation, freedom = max(deviation, variation * mean), 8 / skewness**2
-    return float(stats.chi2.sf(freedom + (found - mean) / deviation * np.sqrt(2 * freedom), freedom))
-
-
-def _distances(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """∫ (F - G)² for each row of signs, half the energy distance of one column of numbers."""
-    order = np.argsort(values)
-    apart = np.take(signs, order, axis=1)
-    np.square(np.cumsum(apart, 1, out=apart), out=apart)
-    return apart[:, :-1] @ np.diff(values[order])
-
-
-def _shape(rows: np.ndarray) -> tuple[float, float]:
-    """Deviation by mean, and skewness, of Σ λ_k χ²_1, with λ the spectrum of the centered distances between rows."""
-    distance = np.abs(rows[:, None, :] - rows[None, :, :]).sum(-1)
-    centered = -(distance - distance.mean(0) - distance.mean(1)[:, None] + distance.mean())
-    square = centered @ centered
-    first, second, third = np.trace(centered), np.trace(square), np.sum(square * centered)
-    if second <= 0:  # all of these rows are equal: the others differ in a few, as a coin does
-        return np.sqrt(2), np.sqrt(8)
-    return float(np.sqrt(2 * second) / first), float(np.clip(np.sqrt(8) * third / second**1.5, 0.1, np.sqrt(8)))
-
-
 def _verdict(tests: list[Contrast], sure: bool) -> Diagnostic:
     """Holm's over all tests; of those that differ the first is told in full."""
-    adjusted = holm([test.chance for test in tests])
+    adjusted = holm([test.chance for test in tests]).tolist()
     chance = min(adjusted)
     if chance >= UNUSUAL:
         told = "".join(f" ({test.phrase})" for test in tests if test.name == "return")
@@ -450,16 +293,3 @@ def _verdict(tests: list[Contrast], sure: bool) -> Diagnostic:
         sentence = sentence.removesuffix(": the model is wrong about the world.")
         sentence += ": the model is wrong, or the behavior knew more than the observation."
     return Diagnostic("simulation", chance, "do not trust" if certain and sure else "caution", sentence)
-
-
-def holm(chances: list[float]) -> list[float]:
-    """Probabilities adjusted for being several (Holm, 1979).
-
-    >>> [round(p, 3) for p in holm([0.01, 0.5, 0.02])]
-    [0.03, 0.5, 0.04]
-    """
-    order = np.argsort(chances)
-    scaled = np.asarray(chances)[order] * np.arange(len(chances), 0, -1)
-    adjusted = np.empty(len(chances))
-    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return adjusted.tolist()

@@ -10,6 +10,9 @@ from typing import Any, Self
 from coulda.errors import CouldaError
 from coulda.executors.work import Work, WorkSpec
 
+TIMEOUT = 1800.0
+"""Seconds after which a worker counts as hanging: far more than a batch takes, compilation and a new start included."""
+
 
 class WorkError(CouldaError):
     """Work on a batch failed; the message names the batch and says what the worker said."""
@@ -105,6 +108,11 @@ class InProcess(Executor):
 
     def _finish(self, ticket: Any) -> Any:
         return ticket
+
+
+def told_of_hanging(timeout: float) -> str:
+    """What is said of a worker that does not answer."""
+    return f"a worker did not answer in {timeout:g} seconds; give more with timeout=, or ask for smaller batches"
 
 
 def check_made_of(executor: "Executor", expected: Mapping[str, str]) -> None:

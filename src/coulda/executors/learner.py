@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from coulda.executors.executor import WorkError
 from coulda.executors.ray_cluster import connect
 from coulda.executors.work import WorkSpec
 from coulda.extras import require
@@ -20,12 +21,14 @@ class Learner:
     Args:
         recipe: names the function, with its settings.
         address: the address of the cluster; see `Ray`.
+        max_deaths: of the actor, after which training is given up: what it has is in its checkpoints.
     """
 
-    def __init__(self, recipe: WorkSpec, address: str | None = None):
-        self._ray = require("ray", extra="ray")
+    def __init__(self, recipe: WorkSpec, address: str | None = None, max_deaths: int = 100):
         self._connected_here = connect(address, num_cpus=1)
-        actor = self._ray.remote(_LearnerActor).options(num_cpus=1, max_restarts=-1, max_task_retries=-1)
+        self._ray = require("ray", extra="ray")
+        self.max_deaths = max_deaths
+        actor = self._ray.remote(_LearnerActor).options(num_cpus=1, max_restarts=-1, max_task_retries=max_deaths - 1)
         self._actor = actor.remote()
         self._running = self._actor.train.remote(msgspec.json.encode(recipe))
 
@@ -35,7 +38,11 @@ class Learner:
 
     def result(self) -> Any:
         """Wait for the end of training, and return what the function returned."""
-        return msgspec.json.decode(self._ray.get(self._running))
+        try:
+            return msgspec.json.decode(self._ray.get(self._running))
+        except self._ray.exceptions.RayActorError as error:
+            told = f"the learner died {self.max_deaths} times and was given up; its checkpoints are as they were"
+            raise WorkError(told) from error
 
     def close(self) -> None:
         """End the actor; its checkpoints remain."""

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from coulda.executors.executor import Executor, WorkError
+from coulda.executors.executor import TIMEOUT, Executor, WorkError, told_of_hanging
 from coulda.executors.work import WorkSpec
 from coulda.executors.worker import Hello, Reply, Request, hello, receive, send
 from coulda.storage import load_tree, save_tree
@@ -17,12 +17,20 @@ class Processes(Executor):
     """Each worker is a process of its own, with a thread here that waits for it.
 
     A worker that dies is started anew and its request repeated, which makes the same batch. A batch whose worker dies
-    `max_deaths` times in a row is given up: it may well be what kills them.
+    `max_deaths` times in a row is given up: it may well be what kills them. So is one that takes longer than `timeout`
+    seconds once those before it are made.
     """
 
-    def __init__(self, spec: WorkSpec, num_workers: int = 2, capacity: int | None = None, max_deaths: int = 10):
+    def __init__(
+        self,
+        spec: WorkSpec,
+        num_workers: int = 2,
+        capacity: int | None = None,
+        max_deaths: int = 10,
+        timeout: float = TIMEOUT,
+    ):
         super().__init__(spec.build(), 4 * num_workers if capacity is None else capacity)
-        self.max_deaths, self._hello = max_deaths, hello(spec)
+        self.max_deaths, self.timeout, self._hello = max_deaths, timeout, hello(spec)
         self._threads, self._mine = ThreadPoolExecutor(num_workers, "coulda-worker"), threading.local()
         self._workers: set[_Process] = set()
         self._lock, self._closed = threading.Lock(), False
@@ -40,7 +48,11 @@ class Processes(Executor):
         return self._threads.submit(self._make, version, parameters, index)
 
     def _finish(self, ticket: Future[bytes]) -> Any:
-        return load_tree(ticket.result(), self.work.value)
+        try:
+            data = ticket.result(self.timeout)
+        except TimeoutError as error:
+            raise WorkError(told_of_hanging(self.timeout)) from error
+        return load_tree(data, self.work.value)
 
     def _make(self, version: int, parameters: bytes, index: int) -> bytes:
         """In a thread: ask its worker, and a new one if that dies."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, plain
-from coulda.evaluation.intervals import student
+from coulda.evaluation.intervals import Returns, student
 from coulda.explanations.explanation import Change, Course, Explanation, as_json, exactly, helps, named
 from coulda.explanations.question import Question
 from coulda.extras import require
@@ -23,7 +23,7 @@ class Answers(NamedTuple):
     """What was found, N episodes, each for C = 0 … k changes. None where it does not apply."""
 
     logged: np.ndarray
-    """The return in the log, `[N]`."""
+    """The return in the log, discounted as the question asks, `[N]`."""
     value: np.ndarray
     """`[N, C]`; the first column is the log, bit for bit."""
     error: np.ndarray
@@ -37,7 +37,7 @@ class Answers(NamedTuple):
     action: Any
     """Along the likeliest path, or on the first scenario, `[N, C, T, ...]`."""
     reward: np.ndarray
-    """`[N, C, T]`."""
+    """As it counts in the return, `[N, C, T]`."""
     live: np.ndarray
     """`[N, C, T]`."""
     state: Any
@@ -188,7 +188,8 @@ class LogExplanation:
         more = f"{improved.interval.low:.3g} to {improved.interval.high:.3g} more"
         means = f"{found.value[:, -1].mean():.4g} instead of {found.logged.mean():.4g} ({more})"
         said = [f"With at most {k} other decisions {helped:,} of {len(self):,} episodes would have gone better."]
-        said.append(f"The mean return would have been {means}.")
+        of = str(Returns(self.question.discount))
+        said.append(f"The mean {of}{',' * (',' in of)} would have been {means}.")
         if found.worst is not None:
             certain = sum(helps(v, l) for v, l in zip(found.worst[:, -1], found.logged, strict=True))
             said.append(f"Whatever the mechanism, {certain:,} of them would have; the others may not have been helped.")

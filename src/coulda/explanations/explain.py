@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from coulda.episodes import EpisodeLog, Schema
+from coulda.episodes import Schema
 from coulda.episodes.validation import from_episodes
 from coulda.errors import CouldaError
 from coulda.evaluation import Estimate
@@ -134,10 +134,13 @@ def _by_dynamic_programming(
     advance: Advance,
 ) -> tuple[Answers, Callable[[Any, Any], Any]]:
     numbers, tables = state_numbers(model), observed_tables(model)
-    cost = jnp.asarray(question.cost, tables.probabilities.dtype)
+    cost, discount, worth = (
+        jnp.asarray(x, tables.probabilities.dtype)
+        for x in (question.cost, question.discount, question.worth(model.horizon))
+    )
     policy = question.afterwards
     afterwards = None if policy is None else decisions_of(policy, numbers, model.num_states)
-    choices = Choices(question.free(model.horizon), question.allowed(model), cost, afterwards)
+    choices = Choices(question.free(model.horizon), question.allowed(model), cost, discount, worth, afterwards)
     size = max(1, MOST_NUMBERS // (tables.probabilities.size * model.horizon))
     found = []
     for batch in log.batches(size):
@@ -146,7 +149,7 @@ def _by_dynamic_programming(
         one_by_one = tables.probabilities.size > LARGE
         solved = _one_by_one(program, steps) if one_by_one else run(program, (steps,))
         solved = jax.tree.map(np.asarray, solved)
-        found.append(_answers(batch, steps, solved, guarantees))
+        found.append(_answers(batch.discounted_returns(question.discount), steps, solved, guarantees))
         first += len(batch)
         advance(len(batch))
     answers = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
@@ -187,10 +190,9 @@ def _one_by_one(program: Callable[[Any], Solved], steps: LoggedSteps) -> Solved:
     return jax.lax.map(program, steps)
 
 
-def _answers(batch: EpisodeLog, steps: LoggedSteps, solved: Any, guarantees: bool) -> Answers:
+def _answers(logged: np.ndarray, steps: LoggedSteps, solved: Any, guarantees: bool) -> Answers:
     """Values are what changes gain on top of the log, so that none of them is the log itself, bit for bit."""
-    logged, path = batch.episode_returns, solved.path
-    did, taken = np.asarray(steps.action), np.asarray(steps.live)
+    path, did, taken = solved.path, np.asarray(steps.action), np.asarray(steps.live)
 
     def on_top(value: Any) -> np.ndarray:
         return logged[:, None] + (value.astype(float) - value[:, :1].astype(float))

@@ -67,7 +67,7 @@ def _layers(model: POMDP, episode: Episode, scenarios: Scenario, question: Quest
     """All beginnings, step by step."""
     candidates, free = np.asarray(question.candidates(model)), np.asarray(question.free(model.horizon))
     length, logged = int(np.asarray(episode.live).sum()), np.asarray(episode.action)
-    end = LoggedEnd(jnp.int32(length), question.afterwards)
+    end = LoggedEnd(jnp.int32(length), question.afterwards, question.discount)
     state = jax.tree.map(lambda leaf: np.asarray(leaf)[None], jax.vmap(model.initial)(scenarios.initial))
     size = jax.tree.leaves(scenarios.initial)[0].shape[0]
     made, alike, layers = np.zeros(1, int), np.ones((1, size, size), bool), []

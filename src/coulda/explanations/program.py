@@ -26,6 +26,10 @@ class Choices(eqx.Module):
     """Whether each action may be taken instead, `[A]`."""
     cost: Array
     """Of a change, in units of the return."""
+    discount: Array
+    """γ."""
+    worth: Array
+    """γ^t, `[T]`."""
     afterwards: Array | None
     """Who decides after the logged end, π(a | s) `[S, A]`; None where the last action is kept."""
 
@@ -38,7 +42,7 @@ class Path(NamedTuple):
     action: Array
     """`[C, T]`."""
     reward: Array
-    """`[C, T]`; 0 after the end."""
+    """As it counts in the return, `[C, T]`; 0 after the end."""
     live: Array
     """`[C, T]`: before the end."""
     influence: Array
@@ -75,9 +79,7 @@ def solve(tables: ObservedTables, rows: Array, choices: Choices, changes: int, b
         return tables.expect(rows[row], value)
 
     value, policy, single = _induction(tables, named, choices, changes, steps)
-    path = jax.vmap(lambda left: _follow(tables, rows, policy, choices.afterwards, steps, left))(
-        jnp.arange(changes + 1)
-    )
+    path = jax.vmap(lambda left: _follow(tables, rows, policy, choices, steps, left))(jnp.arange(changes + 1))
     if not bounds:
         return Solved(value, value, value, policy, single, path)
     worst, best = (_induction(tables, _robust(tables, sign), choices, changes, steps)[0] for sign in (-1.0, 1.0))
@@ -87,30 +89,33 @@ def solve(tables: ObservedTables, rows: Array, choices: Choices, changes: int, b
 def _induction(
     tables: ObservedTables, expect: Expect, choices: Choices, changes: int, steps: LoggedSteps
 ) -> tuple[Array, Array, Array]:
-    """Values at the first state `[C]`, the policy `[T, S, C]`, and what single changes gain `[T]`."""
+    """Values at the first state `[C]`, the policy `[T, S, C]`, and what single changes gain `[T]`.
+
+    Values of a step are as they count there, so that a cost, which is one of the return, is worth more the later.
+    """
     actions, states, _ = tables.probabilities.shape
 
     def step(value: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        state, action, category, row, live, counts, free = inputs
-        worth = expect(state, action, category, row, value)
+        state, action, category, row, live, counts, free, counted = inputs
+        worth = expect(state, action, category, row, choices.discount * value)
         stay, others = worth[action], jnp.where(_others(choices, action), worth, -jnp.inf)
         if choices.afterwards is not None:
             stay = jnp.where(live, stay, jnp.einsum("sa,asc->sc", choices.afterwards, worth))
         best = jnp.max(others, axis=0)
         # Two plain reductions: XLA:CPU does not vectorize an argmax.
         which = jnp.min(jnp.where(others == best[None], jnp.arange(actions)[:, None, None], actions - 1), axis=0)
-        changed = jnp.roll(best - choices.cost, 1, axis=1)  # with c changes left, c - 1 remain
+        changed = jnp.roll(best - choices.cost / counted, 1, axis=1)  # with c changes left, c - 1 remain
         possible = free & live & (jnp.arange(changes + 1) > 0)[None]
         # A tie, to rounding, changes nothing.
         margin = 16 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(stay))
         better = possible & (changed > stay + margin)
         updated = jnp.where(counts, jnp.where(better, changed, stay), value)
-        single = jnp.where(live & free, best[state, 0] - choices.cost - stay[state, 0], 0.0)
+        single = jnp.where(live & free, counted * (best[state, 0] - stay[state, 0]) - choices.cost, 0.0)
         return updated, (jnp.where(better, jnp.roll(which, 1, axis=1), action).astype(jnp.int32), single)
 
     logged = (steps.state[:-1], steps.action, steps.category, steps.row, steps.live, steps.counts)
     start = jnp.zeros((states, changes + 1), tables.probabilities.dtype)
-    value, (policy, single) = jax.lax.scan(step, start, (*logged, choices.free), reverse=True)
+    value, (policy, single) = jax.lax.scan(step, start, (*logged, choices.free, choices.worth), reverse=True)
     return value[steps.state[0]], policy, single
 
 
@@ -151,12 +156,13 @@ def _robust(tables: ObservedTables, sign: float) -> Expect:
 
 
 def _follow(
-    tables: ObservedTables, rows: Array, policy: Array, afterwards: Array | None, steps: LoggedSteps, left: Array
+    tables: ObservedTables, rows: Array, policy: Array, choices: Choices, steps: LoggedSteps, left: Array
 ) -> Path:
     """The likeliest path from the logged first state with `left` changes left."""
+    afterwards = choices.afterwards
 
     def step(carry: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-        (state, left), (choice, logged, row, was_live, counts) = carry, inputs
+        (state, left), (choice, logged, row, was_live, counts, counted) = carry, inputs
         live, action = counts & ~tables.terminal[state], choice[state, left]
         if afterwards is not None:
             action = jnp.where(was_live, action, jnp.argmax(afterwards[state]).astype(action.dtype))
@@ -166,9 +172,10 @@ def _follow(
         arrived = jnp.where(live, tables.arrive(state, action, category), state)
         distance = 0.5 * jnp.sum(jnp.abs(chances - tables.probabilities[action, state]))
         left = left - (live & was_live & (action != logged)).astype(left.dtype)
-        paid, distance = (jnp.where(live, x, 0.0) for x in (tables.reward[action, state, category], distance))
+        paid = counted * tables.reward[action, state, category]
+        paid, distance = (jnp.where(live, x, 0.0) for x in (paid, distance))
         return (arrived.astype(jnp.int32), left), (state, action, paid, live, distance)
 
-    inputs = (policy, steps.action, steps.row, steps.live, steps.counts)
+    inputs = (policy, steps.action, steps.row, steps.live, steps.counts, choices.worth)
     (last, _), (state, *others) = jax.lax.scan(step, (steps.state[0], left), inputs)
     return Path(jnp.append(state, last), *others)

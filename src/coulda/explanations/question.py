@@ -13,6 +13,7 @@ from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import check_log_fits
 from coulda.evaluation.reading import Log
 from coulda.pomdp import POMDP, Policy
+from coulda.pomdp.rollout import check_discount
 
 MOST_MODEL_STEPS = 5_000_000_000
 """A large network takes an hour for these on two cores, a small model minutes."""
@@ -40,12 +41,16 @@ class Question:
     ways are followed, and the answer says so."""
     largest_reward: float | None = None
     """What no step can pay more than, where that is known: it bounds what a search that is not exact may miss."""
+    discount: float = 1.0
+    """γ of the return Σ γ^t r_t, t from 0, in (0, 1]; 1 is none. Costs and the target are in units of that return, and
+    rewards of an answer are told as they count in it."""
 
     def __post_init__(self) -> None:
         if self.changes < 0:
             raise CouldaError(f"changes is {self.changes}; it must be 0 or more")
         if not np.isfinite(self.cost) or self.cost < 0:
             raise CouldaError(f"cost is {self.cost}; a change costs 0 or more")
+        check_discount(self.discount)
         if self.target is not None and not np.isfinite(self.target):
             raise CouldaError(f"target is {self.target}; give a return, such as 0.5")
         if not 1 <= self.budget <= MOST_MODEL_STEPS:
@@ -96,6 +101,10 @@ class Question:
     def free(self, horizon: int) -> Array:
         """Whether each decision may be changed, `[T]`."""
         return jnp.asarray(~np.isin(np.arange(horizon), self.frozen))
+
+    def worth(self, horizon: int) -> np.ndarray:
+        """γ^t, what a reward of each step counts, `[T]`; never so little that it could not be divided by."""
+        return np.maximum(self.discount ** np.arange(horizon), 1e-30)
 
     def allowed(self, model: POMDP) -> Array:
         """Whether each discrete action may be taken instead, `[A]`."""

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.evaluation import Returns
 from coulda.explanations.answers import Answers
 from coulda.explanations.explanation import helps
 from coulda.explanations.histories import by_history
@@ -38,12 +39,13 @@ def search_episode(
     drawn = draw(source, jax.random.split(key, scenarios), episode)
     known = _agree(drawn)
     chosen, scored = (_some(drawn, s) for s in ((slice(1), slice(1)) if known else _halves(scenarios)))
-    logged, length = np.asarray(episode.reward, float).sum(), int(np.asarray(episode.live).sum())
+    paid, length = np.asarray(episode.reward, float), int(np.asarray(episode.live).sum())
+    logged = Returns(question.discount).paid(paid).sum()
     replayed, over = ended(model, scored, episode)
-    if known and helps(float(np.abs(replayed - logged)), 10 * abs(logged) * 1e-5):
+    if known and helps(float(np.abs(replayed - paid.sum())), 10 * abs(paid.sum()) * 1e-5):
         raise CouldaError(
             f"the model cannot have produced episode {number}: on its inferred noise the logged actions pay "
-            f"{replayed:g}, and the log has {logged:g}. Give the model that made the log."
+            f"{replayed:g}, and the log has {paid.sum():g}. Give the model that made the log."
         )
     steps, actions = model.horizon if bool(over) else length, jax.tree.map(np.asarray, episode.action)
     candidates, free = question.candidates(model), np.asarray(question.free(model.horizon))
@@ -76,7 +78,7 @@ def _answers(
     """Of what was found; `alone` for each of the scenarios that it is scored on, None where the noise is known."""
     known = alone is None
     actions = _sequences(question.candidates(model), episode.action, found.choice)
-    end = LoggedEnd(episode.length, question.afterwards)
+    end = LoggedEnd(episode.length, question.afterwards, question.discount)
     returns, courses = play(model, scored, end, jnp.int32(steps), actions)
     returns, changed = np.asarray(returns, float), found.choice != AS_LOGGED
     states, acted, rewards, live = jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], courses)

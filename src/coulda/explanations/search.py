@@ -103,7 +103,7 @@ class Searching:
 
     @property
     def _logged_steps(self) -> "LoggedEnd":
-        return LoggedEnd(jnp.int32(self.length), self.question.afterwards)
+        return LoggedEnd(jnp.int32(self.length), self.question.afterwards, self.question.discount)
 
     def _may_change(self, t: int) -> bool:
         return bool(self.free[t]) and t < self.length
@@ -164,7 +164,8 @@ class Searching:
         promise = ways.total[likely] + self._unchanged(t, ways.take(likely))
         kept = likely[np.argsort(-promise, kind="stable")[:keep]]
         gone = np.delete(ways.total, kept).max()
-        largest = np.inf if self.question.largest_reward is None else self.question.largest_reward * rest
+        worth = self.question.worth(self.steps)[t:].sum()
+        largest = np.inf if self.question.largest_reward is None else self.question.largest_reward * worth
         self.bound[c:] = np.maximum(self.bound[c:], gone + largest - self.question.cost * c)
         return ways.take(kept)
 
@@ -212,6 +213,8 @@ class LoggedEnd(eqx.Module):
     """How many decisions were logged."""
     afterwards: Policy | None
     """Who decides then; None where the last action is kept."""
+    discount: float = 1.0
+    """γ: what is paid is told as it counts in the return."""
 
     def act(self, model: POMDP, state: Any, u: Scenario, t: Array, action: Any) -> Any:
         """`action` while the log lasts."""
@@ -227,7 +230,10 @@ class LoggedEnd(eqx.Module):
         live, action = ~model.terminal(state), self.act(model, state, u, t, action)
         moved = model.transition(state, action, at_step(u.transition, t))
         moved = jax.tree.map(lambda new, old: jnp.where(live, new, old), moved, state)
-        return moved, action, jnp.where(live, model.reward(state, action, moved), 0.0), live
+        reward = jnp.where(live, model.reward(state, action, moved), 0.0)
+        if self.discount != 1:
+            reward = reward * jnp.asarray(self.discount, reward.dtype) ** t.astype(reward.dtype)
+        return moved, action, reward, live
 
 
 @eqx.filter_jit

@@ -1,8 +1,9 @@
 """A log is enough: models fitted to logs, their hindsight, and a verdict on both.
 
 Model files to imitate, in the order in which they import each other: `folds` (who has seen an episode), `tables` and
-`tabular`, `steps`, `vectors`, `training` and `neural`, `finite_em`, `gaussian_em`, `systems` and `hidden`, `judging`
-(what speaks for and against a fit), `grounds` (what rows of a table inherit), `fitted`, `fitting` (`fit`), `storing`.
+`tabular`, `steps`, `vectors`, `training` and `neural`, `judging` (what speaks for and against a fit), `confounding` and
+`memory` (what came before), `finite_em`, `gaussian_em`, `systems` and `hidden`, `grounds` (what rows inherit),
+`fitted`, `fitting` (`fit`), `storing`.
 """
 
 from coulda.fitting.fitted import Fitted, Recipe

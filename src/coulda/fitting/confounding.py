@@ -49,22 +49,23 @@ def confounding(rng: np.random.Generator, log: EpisodeLog, fold: np.ndarray) -> 
     own, of = fold[episode[later]], episode[later]
     moves = min((_gain(rng, cell, past, follows[later], own, of) for past in pasts), key=lambda gain: gain.chance)
     acts = min((_gain(rng, cell[:, :1], past, done[later], own, of) for past in pasts), key=lambda gain: gain.chance)
-    return (_verdict(moves, acts, 2 * len(pasts)),)
+    return (verdict_of(moves, acts, 2 * len(pasts), LEAST_GAIN, "the step before"),)
 
 
-def _verdict(moves: Gain, acts: Gain, tests: int) -> Diagnostic:
-    lasts = tests * moves.chance < UNUSUAL and moves.nats >= LEAST_GAIN
-    knows = tests * acts.chance < RARE and acts.nats >= LEAST_GAIN
+def verdict_of(moves: Gain, acts: Gain, tests: int, least: float, by: str) -> Diagnostic:
+    """On how much of what follows, and of what is done, something `by` tells that was there before."""
+    lasts = tests * moves.chance < UNUSUAL and moves.nats >= least
+    knows = tests * acts.chance < RARE and acts.nats >= least
     verdict: Verdict = "trust"
-    told = ["Given what was seen, neither what follows nor what is done depends on the step before."]
+    told = [f"Given what was seen, neither what follows nor what is done depends on {by}."]
     if lasts:
         verdict = "caution"
-        told = [f"Given state and action, what follows depends on the step before ({moves.nats:.2g} nats a step)."]
+        told = [f"Given state and action, what follows depends on {by} ({moves.nats:.2g} nats a step)."]
     if knows:
         verdict = "do not trust" if lasts and tests * moves.chance < RARE else "caution"
         told = told if lasts else []
         told.append(
-            f"Given what was seen, what was done depends on the step before ({acts.nats:.2g} nats a step): whoever "
+            f"Given what was seen, what was done depends on what came before ({acts.nats:.2g} nats a step): whoever "
             "acted remembers, or knew what was not logged. If they knew, what actions do is mistaken for whom they "
             "were given to."
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coulda.evaluation import Diagnostic, OnScenarios
 from coulda.evaluation.estimate import Verdict, worst
-from coulda.evaluation.on_scenarios import Grounds
+from coulda.evaluation.grounds import Grounds
 from coulda.fitting.hidden import HiddenFit
 from coulda.fitting.neural import NeuralFit
 from coulda.fitting.tabular import TabularFit

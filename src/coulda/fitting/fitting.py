@@ -21,8 +21,9 @@ from coulda.fitting import judging
 from coulda.fitting.confounding import confounding
 from coulda.fitting.fitted import Fitted, Recipe
 from coulda.fitting.folds import Folds, deal
-from coulda.fitting.grounds import HiddenGrounds, TableGrounds, VectorGrounds, between_members
+from coulda.fitting.grounds import HiddenGrounds, Nearness, TableGrounds, VectorGrounds, between_members
 from coulda.fitting.hidden import HiddenFit, fit_hidden
+from coulda.fitting.memory import memory
 from coulda.fitting.neural import NeuralFit, NeuralResult, fit_vectors
 from coulda.fitting.source import CrossFitted
 from coulda.fitting.tabular import Counts, TabularFit, fit_table, novelty
@@ -187,14 +188,15 @@ def _vectors(
     model, rng = found.model, generator(key_noise)
     noise, gain = _unseen(found)
     verdict = [judging.likelihood(gain, noise.episode)] if np.isfinite(noise.noise).any() else []
-    verdict += [*judging.transforms(noise), *judging.independence(rng, noise), *judging.markov(rng, noise)]
+    verdict += [*judging.transforms(noise), *judging.independence(rng, noise), *memory(rng, noise, model.size)]
     verdict += [_open_loop(found, log), *judging.own_policy(key_own, model, log)]
     if isinstance(model.action_space, spaces.Discrete):
         taken = np.bincount(found.steps.action, minlength=int(model.action_space.n))
         verdict += only_action(taken)
     else:
         taken = np.stack([found.steps.action.min(0), found.steps.action.max(0)])
-    grounds = VectorGrounds(tuple(verdict), model, _on_log(found), taken)
+    near = Nearness.of(noise.inputs, model.size, isinstance(model.action_space, spaces.Discrete))
+    grounds = VectorGrounds(tuple(verdict), model, _on_log(found), near)
     source = CrossFitted(model, found.folds)
     return Fitted(recipe, model, source, grounds, (*_told(log), *_found(found, taken)), log.fingerprint)
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import equinox as eqx
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.spatial import cKDTree
 
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic
@@ -24,6 +24,12 @@ EPISODES = 500
 """Simulated to see where a policy goes, and by how much refits differ."""
 REDRAWS = 20
 """Of the posterior of frequencies."""
+NEIGHBORS = 5
+"""Logged steps that must be near, for a step to have support."""
+MOST_NEAR = 4096
+"""Steps of a log, or of a policy, that are looked at for it."""
+ANOTHER_ACTION = 1e3
+"""How far apart different discrete actions are, in spreads of states."""
 SMALL_UNKNOWN, LARGE_UNKNOWN = 0.01, 0.1
 """Of a policy's episodes that go where nothing was ever tried; what follows there is counted as nothing."""
 
@@ -90,6 +96,39 @@ class TableGrounds:
 
 
 @dataclass(frozen=True)
+class Nearness:
+    """Logged steps, and how near to their like they are: what is farther off has no support."""
+
+    steps: np.ndarray
+    """Standardized states, and actions times `apart`, `[m, d + k]`."""
+    apart: np.ndarray
+    """What makes the numbers of a step those that are compared, `[d + k]`: different discrete actions are far apart."""
+    reach: float
+    """All but a hundredth of the logged steps have `NEIGHBORS` others within it."""
+
+    @staticmethod
+    def of(inputs: np.ndarray, states: int, discrete: bool) -> "Nearness":
+        """Of all steps of a log, `[n, d + k]`, or a part of them."""
+        chosen = np.linspace(0, len(inputs) - 1, min(len(inputs), MOST_NEAR)).astype(int)
+        apart = np.where((np.arange(inputs.shape[1]) >= states) & discrete, ANOTHER_ACTION, 1.0)
+        steps = apart * np.asarray(inputs, float)[chosen]
+        far = cKDTree(steps).query(steps, [NEIGHBORS + 1])[0][:, 0]
+        like = far[far < ANOTHER_ACTION]
+        return Nearness(steps, apart, float(np.quantile(like, 0.99)) if len(like) else 0.0)
+
+    def support(self, inputs: np.ndarray) -> Diagnostic:
+        """Of a policy's steps `[n, d + k]`."""
+        chosen = np.linspace(0, len(inputs) - 1, min(len(inputs), MOST_NEAR)).astype(int)
+        far = cKDTree(self.steps).query(self.apart * np.asarray(inputs, float)[chosen], [NEIGHBORS])[0][:, 0]
+        few = float((far > self.reach).mean())
+        sentence = (
+            f"{few:.0%} of the policy's steps are farther from logged ones with a like action than 99 % of those are "
+            "from each other."
+        )
+        return Diagnostic("support", 1 - few, graded(few, 0.05, 0.25), sentence)
+
+
+@dataclass(frozen=True)
 class VectorGrounds:
     """Of an ensemble: its members."""
 
@@ -97,27 +136,14 @@ class VectorGrounds:
     model: FittedVectors
     on_log: float
     """The variance between members on the log, in variances of the noise."""
-    taken: np.ndarray
-    """How often each discrete action was taken, `[A]`; of continuous ones the least and the largest, `[2, k]`."""
+    near: Nearness
+    """What the log has of states and actions."""
 
     def on_path(self, key: Array, policy: Policy) -> tuple[Diagnostic, ...]:
-        """Whether members are of one mind where the policy goes, and whether what it does was done."""
+        """Whether members are of one mind where the policy goes, and whether what it does there was done there."""
         found = _between(self.model, policy, jax.random.split(key, EPISODES))
-        between, action, live = (np.asarray(x) for x in found)
-        return disagreement(between[live], self.on_log), self._support(action[live])
-
-    def _support(self, action: np.ndarray) -> Diagnostic:
-        space = self.model.action_space
-        if isinstance(space, gymnasium.spaces.Discrete):
-            few = float((self.taken[action - int(space.start)] < FEW_EXAMPLES).mean())
-            what = (
-                f"{few:.0%} of the policy's steps take actions of which the log has fewer than {FEW_EXAMPLES} examples."
-            )
-        else:
-            flat = action.reshape(len(action), -1)
-            few = float(((flat < self.taken[0]) | (flat > self.taken[1])).any(1).mean())
-            what = f"{few:.0%} of the policy's actions are beyond all that were logged."
-        return Diagnostic("support", 1 - few, graded(few, 0.05, 0.25), what)
+        between, inputs, live = (np.asarray(x) for x in found)
+        return disagreement(between[live], self.on_log), self.near.support(inputs[live])
 
     def refit_error(self, key: Array, policy: Policy) -> tuple[float, int]:
         """By the members, each of which left out a fold."""
@@ -154,12 +180,14 @@ def between_members(model: FittedVectors, seen: Array, action: Array, change: Ar
 
 @eqx.filter_jit
 def _between(model: FittedVectors, policy: Policy, keys: Array) -> tuple[Array, Array, Array]:
+    """Of the steps of simulated episodes: how much members differ, state and action, and whether they count."""
+
     def one(key: Array) -> tuple[Array, Array, Array]:
         episode = rollout(model, policy, model.scenario_prior.sample(key)).episode
         seen = episode.observation
         change = jax.vmap(model.change)(seen[:-1], seen[1:])
         between = jax.vmap(lambda *step: between_members(model, *step))(seen[:-1], episode.action, change)
-        return between, episode.action, episode.live
+        return between, jax.vmap(model.inputs)(seen[:-1], episode.action), episode.live
 
     return batched(one, keys)
 

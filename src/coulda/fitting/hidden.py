@@ -22,6 +22,7 @@ from coulda.fitting import finite_em, gaussian_em, judging
 from coulda.fitting.finite_em import HiddenTables
 from coulda.fitting.folds import deal
 from coulda.fitting.gaussian_em import HiddenSystem
+from coulda.fitting.memory import markov
 from coulda.fitting.systems import FittedSystem, Units, rewarded, system_model, units_of
 from coulda.pomdp import POMDP, Episode
 from coulda.pomdp.actions import choice
@@ -157,7 +158,7 @@ def _finite(key: Array, rng: np.random.Generator, log: EpisodeLog, recipe: Hidde
     held_out = own[fold, np.arange(len(log))]
     verdict = (
         _likelier(held_out - _chain(log, fold, ended), log),
-        *judging.markov(rng, _surprises(without, log, episodes, fold)),
+        *markov(rng, _surprises(without, log, episodes, fold)),
     )
     summary = (
         f"{recipe.states} hidden states for {int(seen.n)} observations: {best[0] / log.num_steps:.4f} nats a step.",
@@ -261,7 +262,7 @@ def _gaussian(key: Array, rng: np.random.Generator, log: EpisodeLog, recipe: Hid
     verdict = (
         _regressed(held_out, episodes, log, fold),
         *judging.transforms(noise),
-        *judging.markov(rng, noise),
+        *markov(rng, noise),
     )
     nats = best[0] / log.num_steps - float(np.log(np.asarray(units.seen_spread)).sum())
     summary = (f"A hidden vector of {recipe.states} numbers, seen as {sights}; {nats:.4f} nats a step.",)

@@ -3,7 +3,6 @@
 - Likelihood: are steps likelier than under linear regressions?
 - Noise: are probability-integral transforms uniform, dimension by dimension?
 - Independence: is the noise foreseen by the state, the action, and the noise of other dimensions?
-- Markov: is it foreseen by what came before?
 - Open loop: how far off are 1, 5 and T steps on, against linear regressions?
 - Own policy: what does the model say of whoever made the log, whose returns are known?
 - Disagreement: are the members less of one mind where a policy goes than where the log is?
@@ -21,10 +20,9 @@ from coulda.episodes import EpisodeLog
 from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Verdict
+from coulda.evaluation.logged_behavior import SMALL_PENALTY
 from coulda.pomdp import POMDP, Policy, batched, rollout
 
-SMALL_PENALTY = 0.01
-"""Of the fitted behavior, as where models are held against logs by simulation."""
 SMALL_SHARE, LARGE_SHARE = 0.01, 0.05
 """Of the variance of noise that something foresees: a correlation of 0.1 and one of 0.22."""
 SMALL_DISTANCE, LARGE_DISTANCE = 0.05, 0.15
@@ -122,25 +120,7 @@ def independence(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ..
         )
     best = min(best, *_foreseen_in(rng, found.inputs, found.end, found.episode, "the end")[:1], key=lambda x: x.chance)
     by = "state, action and the noise of other dimensions"
-    return (_verdict("independence", best, 2 * len(found.names) + 1, by, "the model is wrong about the step"),)
-
-
-def markov(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ...]:
-    """Whether the step before foresees the noise of this one."""
-    found = found.first(MOST_ROWS)
-    later = np.flatnonzero((found.episode[1:] == found.episode[:-1]) & (found.time[1:] == found.time[:-1] + 1)) + 1
-    if len(later) < FEW_EPISODES:
-        return ()
-    past = np.concatenate([found.inputs, np.nan_to_num(found.noise)], 1)[later - 1]
-    best = Foreseen(0.0, 1.0, "")
-    for column, name in enumerate(found.names):
-        tried = _foreseen_in(rng, past, found.noise[later, column], found.episode[later], name)
-        best = min(best, *tried, key=lambda x: x.chance)
-    best = min(
-        best, *_foreseen_in(rng, past, found.end[later], found.episode[later], "the end")[:1], key=lambda x: x.chance
-    )
-    tests = 2 * len(found.names) + 1
-    return (_verdict("markov", best, tests, "the step before", "what is seen is not the state"),)
+    return (graded_share("independence", best, 2 * len(found.names) + 1, by, "the model is wrong about the step"),)
 
 
 class Foreseen(NamedTuple):
@@ -194,9 +174,10 @@ def _foreseen(
     return Foreseen(max(share, 0.0), chance, name)
 
 
-def _verdict(test: str, best: Foreseen, tests: int, by: str, means: str) -> Diagnostic:
+def graded_share(test: str, best: Foreseen, tests: int, by: str, means: str, least: float = SMALL_SHARE) -> Diagnostic:
+    """The verdict on the most that was foreseen in so many tests."""
     chance = min(1.0, tests * best.chance)
-    if chance >= UNUSUAL or best.share < SMALL_SHARE:
+    if chance >= UNUSUAL or best.share < least:
         return Diagnostic(test, best.share, "trust", f"Noise of unseen steps is not foreseen by {by}.")
     sentence = (
         f"{best.what[:1].upper()}{best.what[1:]} of unseen steps is foreseen by {by}, to {best.share:.1%} of its "

@@ -14,7 +14,7 @@ from coulda.errors import CouldaError
 from coulda.hindsight.coding import Code
 from coulda.hindsight.hindsight_network import Architecture, HindsightNetwork, Known
 from coulda.hindsight.likelihood import next_state, seen_in, states_under
-from coulda.hindsight.pairs import Codings, model_fingerprint, shows_states
+from coulda.hindsight.pairs import Codings, model_fingerprint, shows_states, surprise
 from coulda.hindsight.source import (
     ALL_STEPS,
     FAR,
@@ -28,7 +28,7 @@ from coulda.hindsight.source import (
 from coulda.noise import NoiseDistribution, Point
 from coulda.pomdp import POMDP, Episode, Policy, Scenario
 from coulda.pomdp.observing import infers_noise
-from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+from coulda.storage import Kind, load_weights, read_artifact, save_tree, write_artifact
 
 SOURCE = "source"
 """Where a training's folder keeps what was learned."""
@@ -54,7 +54,7 @@ class AmortizedMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """-log q(u | h_t) of pairs that were held out, in nats."""
 
 
-AMORTIZED = Kind("hindsight", 1, AmortizedMetadata)
+AMORTIZED = Kind("hindsight", 2, AmortizedMetadata)
 
 
 class Amortized(ScenarioSource):
@@ -95,7 +95,7 @@ class Amortized(ScenarioSource):
 
     @property
     def weighs_rewards(self) -> bool:
-        """The network sees them, but nothing makes them come out as logged."""
+        """Nothing makes them come out as logged, even where the network is shown them."""
         return False
 
     def infer(self, key: Array, episode: Episode) -> Scenario:
@@ -112,11 +112,20 @@ class Amortized(ScenarioSource):
         said = reason.astype(jnp.int32), step.astype(jnp.int32)
         return drawn, eqx.tree_at(lambda i: (i.reason, i.step), exact, said)
 
-    def codes(self, key: Array, known: Known, actions: Any) -> tuple[Code, Code, Array]:
-        """A draw of the codes of U_s1 and U_s `[T, ...]`, and log q of it as far as h_t tells of it. Consumes `key`."""
+    def codes(self, key: Array, known: Known, actions: Any, observed: Any) -> tuple[Code, Code, Array]:
+        """A draw of the codes of U_s1 and U_s `[T, ...]`, and log q of it as far as h_t tells of it. Consumes `key`.
+
+        Args:
+            key: consumed.
+            known: of h_t.
+            actions: `[T, ...]`.
+            observed: `[T + 1, ...]`.
+        """
         codings, model = self.codings, self.model
         key_dice, key_rest = jax.random.split(key)
         first, later = (coding.coordinates.sample(key_rest) for coding in (codings.initial, codings.transition))
+
+        at = lambda tree, i: jax.tree.map(lambda leaf: leaf[i], tree)
 
         def begin(code: Code) -> Any:
             assert model is not None
@@ -125,9 +134,13 @@ class Amortized(ScenarioSource):
         def move(state: Any, i: Array, code: Code) -> Any:
             assert model is not None
             u = codings.transition.coordinates.noise(codings.transition.position(code, later))
-            return next_state(model, state, jax.tree.map(lambda leaf: leaf[i], actions), u)
+            return next_state(model, state, at(actions, i), u)
 
-        return self.network.draw(codings, known, self.network.dice(key_dice, self.horizon), begin, move)
+        def surprised(state: Any, i: Array) -> list[Array]:
+            assert model is not None
+            return surprise(codings, model, state, at(actions, i), at(observed, i + 1))
+
+        return self.network.draw(codings, known, self.network.dice(key_dice, self.horizon), begin, move, surprised)
 
     def positions(self, key: Array, first: Code, rest: Code) -> tuple[list[Any], list[Any]]:
         """Of codes, in the coordinates of U_s1 and U_s `[T, ...]`; what has no code is drawn. Consumes `key`."""
@@ -140,7 +153,7 @@ class Amortized(ScenarioSource):
     def _draw(self, key: Array, episode: Episode, known: Known) -> Scenario:
         noise, length = self.prior.sample(key), history_length(episode, self.steps)
         key_codes, key_rest = jax.random.split(other_key(key))
-        first, rest, _ = self.codes(key_codes, known, episode.action)
+        first, rest, _ = self.codes(key_codes, known, episode.action, episode.observation)
         initial, transition = self.positions(key_rest, first, rest)
         initial = self.codings.initial.coordinates.noise(initial)
         transition = jax.vmap(self.codings.transition.coordinates.noise)(transition)
@@ -181,6 +194,6 @@ class Amortized(ScenarioSource):
                 "`coulda train-hindsight --model … --out DIR`."
             )
         make = lambda: HindsightNetwork(jax.random.key(0), Codings.of(model), found.architecture)
-        network = load_tree(artifact.read(_WEIGHTS), eqx.filter_eval_shape(make))
+        network = load_weights(artifact.only(_WEIGHTS), eqx.filter_eval_shape(make))
         source = cls(model, network)
         return source if found.steps is None else source.given(found.steps)

@@ -14,22 +14,20 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 from coulda.errors import CouldaError
-from coulda.hindsight.likelihood import Evidence, seen_in
-from coulda.hindsight.particles import Sampler, check_size
-from coulda.hindsight.source import FINE, ScenarioSource, fresh
-from coulda.noise import Point, check_key, merge
+from coulda.hindsight.asking import LIKELIHOOD, Asked, coordinates_of, evidence_of, inferred_fields, simulated
+from coulda.hindsight.particles import check_size
+from coulda.hindsight.ranks import holm, how_wrong, information, ranked, smooth_test
+from coulda.hindsight.source import FINE, Inference, ScenarioSource
+from coulda.noise import check_key
 from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, Actor, Episode, LazyNoise, Planner, Policy, Scenario, batched, rollout
+from coulda.pomdp import POMDP, Actor, Planner, Policy
 from coulda.pomdp.batching import raised_as_they_are
-from coulda.pomdp.episode import check_discount
-from coulda.pomdp.observing import no_density
+from coulda.pomdp.rollout import check_discount
 from coulda.progress import Advance, followed
 
 CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
@@ -42,15 +40,7 @@ it is right; 24, 66, 92 and 99 % where it is shifted by 0.15, 0.2, 0.25 and 0.3 
 is 0.9, 0.85 and 0.8 times as wide as it should be (`results/evaluation/calibration.json`)."""
 FEWEST_DRAWS = 10
 """With fewer a rank says little: nine draws and the truth have ten ranks."""
-COORDINATES = 3
-"""Of each field of the noise that are ranked, spread evenly over all that vary."""
-PIECE = 100
-"""Episodes that are worked on between two looks at the clock."""
-GRID = 1e-4
-"""Values that differ by less, in standard deviations, are equal: what rounding tells apart must not be ranked."""
-POLYNOMIALS = 4
-"""Of Neyman's smooth test: shifts, widths, skewness, and one more."""
-LIKELIHOOD, DISTANCE = "log p(h | u)", "distance to a random point"
+DISTANCE = "distance to a random point"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +77,17 @@ class Calibration:
     episodes: int
     draws: int
     quantities: tuple[Quantity, ...]
-    failed: int
-    """Episodes whose inference failed by what the source itself says."""
+    inference: Inference
+    """What the source says of itself in each episode, `[n]`."""
     skipped: tuple[str, ...]
     """What could not be asked, and why."""
     informed: bool
     """Whether any quantity is nearer to the truth than the prior's draws are."""
+
+    @property
+    def failed(self) -> int:
+        """Episodes whose inference failed by what the source itself says."""
+        return int((np.asarray(self.inference.reason) != FINE).sum())
 
     @property
     def wrong(self) -> tuple[Quantity, ...]:
@@ -203,111 +198,25 @@ def calibrate(
     check_discount(discount)
     behavior = _check(source, model, policies, episodes, draws)
     key_coordinates, key_episodes, key_ties = jax.random.split(key, 3)
-    evidence, skipped = _evidence(source, model)
-    fields = _inferred(source)
-    asked = _Asked(
-        model, dict(policies), behavior, evidence, fields, _coordinates(key_coordinates, model, fields), discount
+    evidence, skipped = evidence_of(source, model)
+    fields = inferred_fields(source)
+    asked = Asked(
+        model, dict(policies), behavior, evidence, fields, coordinates_of(key_coordinates, model, fields), discount
     )
     dice = np.random.default_rng(np.asarray(jax.random.key_data(key_ties)).ravel().tolist())
     found: list[_Ranked] = []
-    failed = 0
+    inferences: list[Inference] = []
     every = tuple(steps) or (None,)
     with followed(advance, "calibrating", episodes * len(every)) as tell:
         for t in every:
             given = source if t is None else source.given(t)
-            truth, drawn, reasons = _simulated(key_episodes, asked, given, episodes, draws, tell)
-            failed += int((reasons != FINE).sum())
+            truth, drawn, inference = simulated(key_episodes, asked, given, episodes, draws, tell)
+            inferences.append(inference)
             found += _all_ranked(asked.names, t, truth, drawn, dice)
     if not found:
         raise CouldaError(f"{type(model).__name__} has no noise that varies, so that there is nothing to infer.")
-    return _judged(type(source).__name__, episodes, draws, found, failed, skipped)
-
-
-class _Asked(eqx.Module):
-    """What is measured in an episode, and how it comes about."""
-
-    model: POMDP
-    policies: dict[str, Policy]
-    behavior: Actor
-    evidence: Evidence | None
-    fields: frozenset[str] = eqx.field(static=True)
-    """Of the scenario, those that the source infers."""
-    coordinates: dict[str, tuple[str, int]] = eqx.field(static=True, converter=lambda found: _Frozen(found))
-    """By their names: a field, and the place in it when it is laid out flat."""
-    discount: float = eqx.field(static=True)
-    """γ of the returns."""
-
-    @property
-    def names(self) -> list[str]:
-        """Of the numbers that `measure` gives, in their order."""
-        returns = [f"return of {name}" for name in self.policies]
-        return [*self.coordinates, *returns, *([LIKELIHOOD] if self.evidence is not None else [])]
-
-    def measure(self, scenario: Scenario, episode: Episode, steps: Array) -> Array:
-        """All numbers of one scenario, beside the history h_t that it is to explain."""
-        flat = {field: ravel_pytree(_numbers(getattr(scenario, field)))[0] for field, _ in self.coordinates.values()}
-        found = [flat[field][place] for field, place in self.coordinates.values()]
-        found += [
-            rollout(self.model, policy, scenario).episode.discounted_return(self.discount)
-            for policy in self.policies.values()
-        ]
-        if self.evidence is not None:
-            path = scenario.initial, scenario.transition
-            agreement = self.evidence.of_path(*path, seen_in(episode, steps), jnp.zeros((), bool))
-            found.append(jnp.where(agreement.flawed, jnp.nan, agreement.log_likelihood))
-        return jnp.stack([jnp.asarray(one, jnp.float32) for one in found])
-
-    def only_inferred(self, scenario: Scenario, key: Array) -> Scenario:
-        """The scenario with fresh noise where none is inferred. Consumes `key`."""
-        return merge(scenario, fresh(key, self.model), self.fields)
-
-    def logged(self, scenario: Scenario, key: Array) -> Episode:
-        """What is left of a scenario in the log; with errors in its rewards where the source counts on them."""
-        episode = rollout(self.model, self.behavior, scenario).episode
-        if self.evidence is None or self.evidence.reward_scale is None:
-            return episode
-        errors = self.evidence.reward_scale * jax.random.normal(key, episode.reward.shape)
-        return eqx.tree_at(lambda e: e.reward, episode, episode.reward + jnp.where(episode.live, errors, 0.0))
-
-
-class _Frozen(dict[str, tuple[str, int]]):
-    """A dict that can be part of a program's identity."""
-
-    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return hash(tuple(self.items()))
-
-
-@eqx.filter_jit
-def _piece(asked: _Asked, source: ScenarioSource, draws: int, keys: Array) -> tuple[Array, Array, Array]:
-    """The truth `[n, Q]`, the draws `[n, L, Q]` and why inference failed `[n]`, for each key an episode."""
-
-    def one(key: Array) -> tuple[Array, Array, Array]:
-        key_world, key_log, key_infer, key_fresh = jax.random.split(key, 4)
-        scenario = fresh(key_world, asked.model)
-        episode = asked.logged(scenario, key_log)
-        drawn, inference = source.infer_many(key_infer, episode, draws)
-        # The truth is one more of them, also for the compiler.
-        all_of_them = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), scenario, drawn)
-        all_of_them = jax.vmap(asked.only_inferred)(all_of_them, jax.random.split(key_fresh, draws + 1))
-        found = jax.vmap(lambda u: asked.measure(u, episode, source.steps))(all_of_them)
-        return found[0], found[1:], inference.reason
-
-    return batched(one, keys)
-
-
-def _simulated(
-    key: Array, asked: _Asked, source: ScenarioSource, episodes: int, draws: int, advance: Advance
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All episodes, in pieces of one size and so by one program. Consumes `key`."""
-    pieces = -(-episodes // PIECE)
-    size = -(-episodes // pieces)
-    keys = jax.random.split(key, pieces * size).reshape(pieces, size)
-    found = []
-    for i in range(pieces):
-        found.append(jax.tree.map(np.asarray, _piece(asked, source, draws, keys[i])))
-        advance(min(size, episodes - i * size))
-    truth, drawn, reasons = (np.concatenate(parts)[:episodes] for parts in zip(*found, strict=True))
-    return truth.astype(float), drawn.astype(float), reasons
+    inference = jax.tree.map(lambda *parts: np.concatenate(parts), *inferences)
+    return _judged(type(source).__name__, episodes, draws, found, inference, skipped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,74 +274,15 @@ def _ranked_one(
     return _Ranked(name, steps, ranks, smooth_test(ranks / (drawn.shape[1] + 1)), int(bad.any(-1).sum()), gain, scale)
 
 
-def ranked(truth: np.ndarray, draws: np.ndarray, dice: np.ndarray) -> np.ndarray:
-    """How many of `draws` `[n, L]` lie below `truth` `[n]`; among equals any place is as likely, by `dice` in [0, 1).
-
-    The fraction of what is returned is uniform, so that of a right source it is uniform in [0, L + 1).
-    """
-    width = GRID * truth.std() + 1e-6 * np.abs(truth).max()
-    if width > 0:
-        # A grid, not a distance: equality must be transitive, or edges would be ranked unevenly. It is shifted, since
-        # numbers such as 0 and 1/2 would lie on its edges.
-        truth, draws = (np.floor(x / width + 0.381966) for x in (truth, draws))
-    below, equal = (draws < truth[:, None]).sum(1), (draws == truth[:, None]).sum(1)
-    return below + dice * (equal + 1)
-
-
-def smooth_test(positions: np.ndarray) -> float:
-    """The probability that numbers of [0, 1] that are uniform are this uneven (Neyman's smooth test).
-
-    The mean of each Legendre polynomial, orthonormal on [0, 1], is standard normal over √n; their squares are added.
-    """
-    n = len(positions)
-    moments = [np.sqrt(2 * k + 1) * _legendre(k, positions).sum() / np.sqrt(n) for k in range(1, POLYNOMIALS + 1)]
-    return float(stats.chi2.sf(np.sum(np.square(moments)), POLYNOMIALS))
-
-
-def _legendre(degree: int, positions: np.ndarray) -> np.ndarray:
-    return np.polynomial.legendre.Legendre.basis(degree)(2 * positions - 1)
-
-
-def information(truth: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, float]:
-    """By how much less draws `[n, L, d]` miss the truth `[n, d]` than those of the prior, `[n]`; and these by how much.
-
-    A miss is the energy score E|x - u| - ½ E|x - x'| (in one dimension the CRPS), which no forecast makes smaller on
-    average than the posterior. Other episodes' truths are draws of the prior.
-    """
-    n, count = len(truth), min(draws.shape[1], len(truth) - 1)
-    others = (np.arange(n)[:, None] + 1 + np.arange(count)) % n
-    apart = _apart(truth[:, None], truth[others]).mean(1)
-    prior = apart - 0.5 * apart.mean()
-    # Each draw is held against the next one in the place of all others, which is as right on average.
-    posterior = _apart(truth[:, None], draws).mean(1) - 0.5 * _apart(draws[:, 1:], draws[:, :-1]).mean(1)
-    return prior - posterior, float(prior.mean())
-
-
-def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.linalg.norm(a - b, axis=-1)
-
-
-def holm(p_values: Sequence[float]) -> np.ndarray:
-    """The same probabilities over all of them together (Holm, 1979).
-
-    >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    values = np.asarray(p_values, float)
-    order = np.argsort(values)
-    adjusted = np.maximum.accumulate(values[order] * (len(values) - np.arange(len(values))))
-    return np.minimum(adjusted, 1.0)[np.argsort(order)]
-
-
 def _judged(
-    source: str, episodes: int, draws: int, found: list[_Ranked], failed: int, skipped: tuple[str, ...]
+    source: str, episodes: int, draws: int, found: list[_Ranked], inference: Inference, skipped: tuple[str, ...]
 ) -> Calibration:
     adjusted = holm([0.0 if one.not_finite else one.p_value for one in found])
     gains = [one.gain for one in found if one.gain is not None]
     # One-sided: a source may also be worse than the prior, which its ranks tell.
     more = holm([float(stats.norm.sf(_studentized(gain))) for gain in gains]) if gains else np.ones(1)
     quantities = tuple(_quantity(one, p, draws) for one, p in zip(found, adjusted.tolist(), strict=True))
-    return Calibration(source, episodes, draws, quantities, failed, skipped, bool(more.min() < ALPHA))
+    return Calibration(source, episodes, draws, quantities, inference, skipped, bool(more.min() < ALPHA))
 
 
 def _quantity(one: _Ranked, adjusted: float, draws: int) -> Quantity:
@@ -451,21 +301,6 @@ def _quantity(one: _Ranked, adjusted: float, draws: int) -> Quantity:
 def _studentized(gain: np.ndarray) -> float:
     error = gain.std(ddof=1) / np.sqrt(len(gain))
     return float(gain.mean() / error) if error > 0 else 0.0
-
-
-def how_wrong(positions: np.ndarray) -> str:
-    """What uneven ranks, as positions in [0, 1], say of the draws; sizes are those of normal distributions."""
-    n = len(positions)
-    shifted, widened = (np.sqrt(2 * k + 1) * _legendre(k, positions).sum() / np.sqrt(n) for k in (1, 2))
-    if max(abs(shifted), abs(widened)) < 3:
-        return "the ranks of the truth are uneven, but neither by a shift nor by a width"
-    if abs(shifted) >= abs(widened):
-        shift = np.sqrt(2) * stats.norm.ppf(np.clip(positions.mean(), 1e-3, 1 - 1e-3))
-        return f"draws lie too {'low' if shift > 0 else 'high'}, by about {abs(shift):.2g} deviations"
-    # Var Φ(σ z) = asin(σ² / (1 + σ²)) / 2π for a standard normal z, where σ is the truth's width in those of the draws.
-    share = np.sin(2 * np.pi * np.clip(np.mean((positions - 0.5) ** 2), 1e-3, 0.249))
-    width = np.sqrt((1 - share) / share)
-    return f"draws are too {'narrow' if width < 1 else 'wide'}, about {width:.2g} times as wide as they should be"
 
 
 def _percent(quantity: Quantity) -> str:
@@ -501,57 +336,3 @@ def _check(source: ScenarioSource, model: POMDP, policies: Mapping[str, Policy],
         )
     behavior = getattr(source, "behavior", None)
     return AnyAction.of(model) if behavior is None else behavior
-
-
-def _inferred(source: ScenarioSource) -> frozenset[str]:
-    fields = {"initial", "transition"}
-    fields |= {"observation"} if source.infers_observation_noise else set()
-    return frozenset(fields | ({"action"} if getattr(source, "behavior", None) is not None else set()))
-
-
-def _evidence(source: ScenarioSource, model: POMDP) -> tuple[Evidence | None, tuple[str, ...]]:
-    """What the source holds against scenarios, for log p(h | u); or why that is not known."""
-    if isinstance(source, Sampler):
-        return source.evidence, ()
-    seen = jax.tree.leaves(model.observation_space.sample())
-    if isinstance(model.observation_noise, Point) and any(
-        np.issubdtype(np.asarray(o).dtype, np.floating) for o in seen
-    ):
-        return None, (f"{LIKELIHOOD} is not ranked, since numbers are observed without noise and have no density.",)
-    if reason := no_density(model):
-        return None, (f"{LIKELIHOOD} is not ranked: {reason}",)
-    found = Evidence.of(model, getattr(source, "behavior", None))
-    return Evidence(model, found.behavior, found.rewards and source.weighs_rewards, None), ()
-
-
-def _coordinates(key: Array, model: POMDP, fields: frozenset[str]) -> dict[str, tuple[str, int]]:
-    """A few numbers of each field that vary under the prior, spread evenly. Consumes `key`."""
-    scenarios = _prior(model, jax.random.split(key, 64))
-    found = {}
-    for field in (name for name in ("initial", "transition", "observation", "action") if name in fields):
-        leaves = jax.tree_util.tree_leaves_with_path(_numbers(getattr(scenarios, field)))
-        names = [f"{field}{_place(path, i)}" for path, leaf in leaves for i in np.ndindex(leaf.shape[1:])]
-        values = [np.asarray(leaf, float).reshape(len(leaf), -1) for _, leaf in leaves]
-        varying = np.flatnonzero(np.concatenate(values, 1).std(0) > 0) if values else np.zeros(0, int)
-        if len(varying):
-            chosen = varying[np.linspace(0, len(varying) - 1, min(COORDINATES, len(varying))).round().astype(int)]
-            found |= {names[place]: (field, int(place)) for place in chosen}
-    return found
-
-
-@eqx.filter_jit
-def _prior(model: POMDP, keys: Array) -> Scenario:
-    return jax.vmap(model.scenario_prior.sample)(keys)
-
-
-def _numbers(noise: Any) -> list[Array] | Any:
-    """The leaves of noise that are numbers, as floats; noise that is computed from a seed has none."""
-    if isinstance(noise, LazyNoise):
-        return []
-    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.tree.map(lambda leaf: None if is_key(leaf) else jnp.asarray(leaf, jnp.float32), noise)
-
-
-def _place(path: Any, index: tuple[int, ...]) -> str:
-    """Where a number is in its field, such as `.wear[3, 0]`."""
-    return jax.tree_util.keystr(path) + (f"[{', '.join(map(str, index))}]" if index else "")

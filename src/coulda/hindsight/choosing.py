@@ -2,26 +2,26 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
-from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.hindsight.amortized import Amortized
+from coulda.hindsight.calibration import calibrate
 from coulda.hindsight.corrected import Corrected
 from coulda.hindsight.exact import Exact
 from coulda.hindsight.inverted import Inverted
 from coulda.hindsight.nuts import Nuts
 from coulda.hindsight.observed import ObservedStates
 from coulda.hindsight.particles import Particles, Sampler
-from coulda.hindsight.source import FINE, Choice, Inference, Prior, ScenarioSource, asked
+from coulda.hindsight.source import Choice, Prior, ScenarioSource, asked
 from coulda.hindsight.tempered import Tempered
 from coulda.naming import anywhere, named
 from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, BlackBoxPOMDP, batched, rollout
+from coulda.pomdp import POMDP, BlackBoxPOMDP
+from coulda.progress import bar
 
 SOURCES: dict[str, Callable[[Any], ScenarioSource]] = {
     "exact": Exact,
@@ -32,8 +32,13 @@ SOURCES: dict[str, Callable[[Any], ScenarioSource]] = {
 """In the order in which they are tried."""
 ON_REQUEST: dict[str, Callable[[Any], ScenarioSource]] = {"inverted": Inverted, "nuts": Nuts, "prior": Prior}
 """Those that are not tried."""
-PILOT = 8
-"""Episodes on which a sampler is tried."""
+PILOT, PILOT_DRAWS = 64, 15
+"""Episodes on which a sampler is tried, and draws of each among which the truth is ranked: as many find draws that are
+off by half a deviation."""
+UNEVEN = 1e-3
+"""Probability of ranks as uneven as those of the pilot, below which a sampler is not taken."""
+MORE = 4
+"""Times as many particles, where that leaves enough first noises: still far cheaper than tempering."""
 FEW_EFFECTIVE = 30
 """Different first noises below which draws of an episode are too much alike: the mean of 30 is off by a fifth of a
 posterior deviation."""
@@ -45,7 +50,8 @@ LARGE_GAP = 2.0
 def choose(model: POMDP) -> Choice:
     """The first source that can infer the scenarios of `model`: exact, from seen states, particles, tempered.
 
-    Samplers are tried on a few episodes of the model's own, under any actions, which takes seconds. Nothing is trained,
+    Samplers are tried on a few episodes of the model's own, under any actions, which takes seconds: enough different
+    first noises must be left, and the ranks of the true noise among the draws must not be uneven. Nothing is trained,
     and no Markov chain is run.
     """
     if isinstance(model, BlackBoxPOMDP):
@@ -59,10 +65,15 @@ def choose(model: POMDP) -> Choice:
                 raise CouldaError(_nothing(model, refusals, str(error))) from error
             refusals.append(f"{name}: {error}")
             continue
-        reason = _tried(source) if isinstance(source, Sampler) else None
-        if reason is None:
+        if not isinstance(source, Sampler):
             return Choice(source, _why(name, refusals))
-        refusals.append(f"{name}: {reason}")
+        trial = _tried(name, source)
+        if larger := _larger(source, trial):
+            refusals.append(f"{name}: {trial.reason}")
+            source, trial = larger, _tried(name, larger)
+        if trial.reason is None:
+            return Choice(source, _why(f"{name} ({source.particles:,})", refusals))
+        refusals.append(f"{name}: {trial.reason}")
     raise CouldaError(_nothing(model, refusals, ""))
 
 
@@ -129,26 +140,41 @@ def _nothing(model: POMDP, refusals: list[str], last: str) -> str:
     )
 
 
-def _tried(source: Sampler) -> str | None:
-    """Why a sampler does not do on episodes of the model's own, or None where it does."""
-    found = jax.tree.map(np.asarray, _pilot(source, jax.random.split(jax.random.key(0), PILOT)))
-    if (found.reason != FINE).any():
-        return f"{int((found.reason != FINE).sum())} of {PILOT} simulated episodes could not be explained"
-    effective, gap = float(np.median(found.effective)), float(np.median(found.gap))
-    if effective < FEW_EFFECTIVE:
-        return f"{effective:.0f} of {source.particles:,} first noises survive"
-    if gap > LARGE_GAP:
-        return f"two halves of the particles differ by {gap:.1f} nats of log evidence"
-    return None
+class _Trial(NamedTuple):
+    """What came of trying a sampler."""
+
+    reason: str | None
+    """Why it does not do; None where it does."""
+    effective: float
+    """Different first noises that are left, in the median episode."""
 
 
-@eqx.filter_jit
-def _pilot(source: Sampler, keys: Array) -> Inference:
-    model = source.model
+def _tried(name: str, source: Sampler) -> _Trial:
+    """A sampler on episodes of the model's own, whose noise is known."""
+    policies = {"any actions": AnyAction.of(source.model)}
+    with bar(f"trying {name}, {source.particles:,} at once, on simulated episodes", PILOT) as advance:
+        found = calibrate(
+            jax.random.key(0), source, source.model, policies, episodes=PILOT, draws=PILOT_DRAWS, advance=advance
+        )
+    effective, gap = float(np.median(found.inference.effective)), float(np.median(found.inference.gap))
+    worst = min(found.quantities, key=lambda quantity: quantity.adjusted)
+    reason = None
+    if found.failed:
+        reason = f"{found.failed} of {PILOT} simulated episodes could not be explained"
+    elif effective < FEW_EFFECTIVE:
+        reason = f"{effective:.0f} of {source.particles:,} first noises survive"
+    elif gap > LARGE_GAP:
+        reason = f"two halves of the particles differ by {gap:.1f} nats of log evidence"
+    elif worst.adjusted < UNEVEN:
+        reason = f"in simulated episodes the ranks of {worst.label} are uneven"
+    return _Trial(reason, effective)
 
-    def one(key: Array) -> Inference:
-        key_scenario, key_infer = jax.random.split(key)
-        episode = rollout(model, AnyAction.of(model), model.scenario_prior.sample(key_scenario)).episode
-        return source.infer_many(key_infer, episode, 1)[1]
 
-    return batched(one, keys)
+def _larger(source: Sampler, trial: _Trial) -> Particles | None:
+    """The filter with more particles, where first noises are all that it lacks and these will be enough."""
+    if not isinstance(source, Particles) or not FEW_EFFECTIVE / MORE <= trial.effective < FEW_EFFECTIVE:
+        return None
+    try:
+        return Particles(source.model, particles=MORE * source.particles)
+    except CouldaError:  # more than the memory holds
+        return None

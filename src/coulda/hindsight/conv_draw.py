@@ -19,22 +19,22 @@ from jax import Array
 from coulda.networks import ConvLSTM, Convolution
 from coulda.noise import Gumbel, Independent, Normal
 from coulda.pomdp import Episode
-from coulda.storage import Kind, load_network, save_network
+from coulda.storage import Count, Few, Kind, load_network, save_network
 
 
 class ScenarioArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that makes a `ConvDRAW` but its weights."""
 
-    num_layers: int = 4
+    num_layers: Few = 4
     """K, the number of layers (paper: 8)."""
-    channels: int = 16
+    channels: Count = 16
     """The channels of every hidden state (paper: 32)."""
-    latents: int = 8
+    latents: Count = 8
     """The channels of each z_k."""
     shared: bool = False
     """Whether the K layers share their weights."""
-    num_tiles: int = 7
-    num_actions: int = 5
+    num_tiles: Count = 7
+    num_actions: Count = 5
     wall: int = 1
 
 

@@ -69,7 +69,7 @@ class Coordinates(eqx.Module):
         given = iter(normals)
         return [next(given) if part.continuous else x for part, x in zip(self.parts, position, strict=True)]
 
-    def moved(self, position: Position, fresh: Position, scale: Array, chosen: Array, dice: Array) -> Position:
+    def moved(self, position: Position, fresh: Position, scale: Array, chosen: Array, redrawn: Array) -> Position:
         """A proposal that leaves the prior invariant.
 
         Args:
@@ -77,14 +77,14 @@ class Coordinates(eqx.Module):
             fresh: a draw of the prior.
             scale: how far, in (0, 1]: at 1 what is chosen is drawn anew.
             chosen: what may move: a scalar, or `[times]` for noise over time.
-            dice: uniform numbers of the shape of `chosen`, by which noise that is not continuous is drawn anew.
+            redrawn: what is drawn anew of what may move, where it is not continuous; of the shape of `chosen`.
         """
         keep = jnp.sqrt(1 - scale**2)
 
         def one(part: Part, old: Any, new: Any) -> Any:
             if part.continuous:
                 return jnp.where(_over(chosen, old), keep * old + scale * new, old)
-            return jax.tree.map(lambda a, b: jnp.where(_over(chosen & (dice < scale), a), b, a), old, new)
+            return jax.tree.map(lambda a, b: jnp.where(_over(chosen & redrawn, a), b, a), old, new)
 
         return [one(*three) for three in zip(self.parts, position, fresh, strict=True)]
 

@@ -16,8 +16,8 @@ from coulda.hindsight.moves import ISLANDS, Moves, Path
 from coulda.hindsight.particles import Sampler, check_size, filter_islands, island_gap, populated, systematic
 from coulda.hindsight.source import ALL_STEPS, FINE, IMPOSSIBLE, NOT_A_NUMBER, Inference
 from coulda.hindsight.tempered import SCOUTS
+from coulda.noise import effective_sample_size
 from coulda.pomdp import POMDP, Actor
-from coulda.weights import effective_sample_size
 
 
 class Corrected(Sampler):
@@ -28,8 +28,8 @@ class Corrected(Sampler):
     resampled on the way: a path that is drawn for what is to come looks unlikely until it has come. At last paths are
     moved as those of `Particles` are.
 
-    The network also sees rewards. Where they vary little by little and are no evidence (no `reward_scale`), it may know
-    more than the weights ask for; then few draws are left, and the inference says so.
+    The weights must count all that the network knows of. By default both hold rewards for evidence where they take
+    separate values; a network that was shown others needs a `reward_scale`.
 
     Args:
         amortized: the network's source.
@@ -62,6 +62,11 @@ class Corrected(Sampler):
                 "was trained on."
             )
         self.evidence = populated(model, behavior, reward_scale, particles)
+        if amortized.network.architecture.rewards and not self.evidence.rewards:
+            raise CouldaError(
+                f"the network was shown rewards, which vary little by little in {type(model).__name__} and are not "
+                "weighed: give their standard deviation as reward_scale, or train the network with rewards=False."
+            )
         self.amortized, self.particles, self.moves = amortized, particles, moves
         self.steps = jnp.int32(ALL_STEPS)
 
@@ -76,7 +81,7 @@ class Corrected(Sampler):
 
         def weighed(one: Array) -> tuple[Path, Array, Array]:
             key_codes, key_rest = jax.random.split(one)
-            first, rest, log_q = self.amortized.codes(key_codes, known, actions)
+            first, rest, log_q = self.amortized.codes(key_codes, known, actions, seen.observation)
             path = Path(*self.amortized.positions(key_rest, first, rest))
             agreement = self.agreement(path, seen, cut_short)
             log_weight = agreement.log_likelihood + self._log_prior(first, rest, known.acted) - log_q

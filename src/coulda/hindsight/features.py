@@ -6,7 +6,7 @@ integer of few values is shown by ones and zeros.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -31,9 +31,9 @@ BEYOND = 0.25
 class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one array is shown: by ones and zeros for `first`, `first` + 1, …, or, where `count` is 0, as numbers."""
 
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0, le=2**24)]
     first: int = 0
-    count: int = 0
+    count: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
 
     @property
     def width(self) -> int:

@@ -87,26 +87,33 @@ def smoothed_noise(model: LinearGaussianPOMDP, residual: Array, seen: Array) -> 
 
 def gaussian_log_evidence(model: LinearGaussianPOMDP, episode: Episode, length: Array) -> Array:
     """Log p(o_1 … o_t | a_1 …), for t = `length`: the Kalman filter's, or of the residuals where the state is seen."""
+    means, spreads, seen = gaussian_predictions(model, episode, length)
+    observations = jnp.where(seen[:, None], episode.observation, 0.0)
+    densities = jax.vmap(jax.scipy.stats.multivariate_normal.logpdf)(observations, means, spreads)
+    return jnp.sum(jnp.where(seen, densities, 0.0))
+
+
+def gaussian_predictions(model: LinearGaussianPOMDP, episode: Episode, length: Array) -> tuple[Array, Array, Array]:
+    """Of each observation given those before it: mean `[T + 1, m]`, covariance `[T + 1, m, m]`, and which are known."""
     seen = _seen(episode, length)
     zero = jnp.zeros_like(model.initial_mean)
     C, scale = (jnp.eye(len(zero)), 0.0 * jnp.eye(len(zero))) if model.C is None else (model.C, model.observation_scale)
     assert scale is not None
 
-    def forward(belief: _Belief, inputs: tuple[Array, Array, Array]) -> tuple["_Belief", Array]:
+    def forward(belief: _Belief, inputs: tuple[Array, Array, Array]) -> tuple["_Belief", tuple[Array, Array]]:
         o, known, action = inputs
-        spread = C @ belief.covariance @ C.T + scale @ scale.T
-        density = jax.scipy.stats.multivariate_normal.logpdf(o, C @ belief.mean, spread)
+        foreseen, spread = C @ belief.mean, C @ belief.covariance @ C.T + scale @ scale.T
         gain = jnp.where(known, belief.covariance @ C.T @ jnp.linalg.inv(spread), 0.0)
-        mean = belief.mean + gain @ (o - C @ belief.mean)
+        mean = belief.mean + gain @ (o - foreseen)
         updated = belief.covariance - gain @ C @ belief.covariance
         onward = model.transition(mean, action, zero)
         covariance = model.A @ updated @ model.A.T + model.transition_scale @ model.transition_scale.T
-        return _Belief(onward, covariance), jnp.where(known, density, 0.0)
+        return _Belief(onward, covariance), (foreseen, spread)
 
     start = _Belief(model.initial(zero), model.initial_scale @ model.initial_scale.T)
     actions = jnp.concatenate([episode.action, episode.action[-1:]])
     observations = jnp.where(seen[:, None], episode.observation, 0.0)
-    return jnp.sum(jax.lax.scan(forward, start, (observations, seen, actions))[1])
+    return *jax.lax.scan(forward, start, (observations, seen, actions))[1], seen
 
 
 def _seen(episode: Episode, length: Array) -> Array:

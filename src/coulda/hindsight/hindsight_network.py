@@ -1,9 +1,9 @@
 """The network of `Amortized`: p(u | h_t) = p(u_1 | h_t) Π p(u_{i+1} | s_i, what h_t has from step i on).
 
-A recurrent net goes backward over what was observed, done and paid; it begins at the end of h_t, so that nothing past
-h_t can have any effect. Then noise is drawn forward, step by step, from heads that are given the backward net's memory
-and s_i, which the model computes from the noise drawn so far. A black box hides its states: there a forward recurrent
-net over noise, observations and actions stands in the place of s_i.
+A recurrent net goes backward over what was observed, done and, where rewards are evidence, paid; it begins at the end
+of h_t, so that nothing past h_t can have any effect. Then noise is drawn forward, step by step, from heads that are
+given the backward net's memory and s_i, which the model computes from the noise drawn so far. A black box hides its
+states: there a forward recurrent net over noise, observations and actions stands in the place of s_i.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ from coulda.hindsight.heads import Dice, Head
 from coulda.hindsight.likelihood import Seen, seen_in
 from coulda.hindsight.pairs import Codings, Pairs
 from coulda.networks import GRU, Dense
+from coulda.storage import Count
 
 FLAGS = 4
 """Within h_t; acted; the end; how far the episode is."""
@@ -30,14 +31,17 @@ FLAGS = 4
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it takes beside a model to build its network."""
 
-    width: int
+    width: Count
     """Of memories and hidden layers."""
-    components: int
+    components: Count
     """Of each mixture."""
     observation: tuple[Leaf, ...]
     action: tuple[Leaf, ...]
     state: tuple[Leaf, ...] | None
     """None of a black box."""
+    surprise: tuple[Leaf, ...]
+    rewards: bool
+    """Whether the network is shown them."""
     ends: bool
     """Whether simulated episodes ended before the horizon; where none did, that a log does tells nothing."""
 
@@ -60,6 +64,7 @@ class HindsightNetwork(eqx.Module):
     action: Features
     reward: Features
     state: Features | None
+    surprise: Features
     backward: GRU
     forward: GRU | None
     """Of a black box."""
@@ -74,14 +79,15 @@ class HindsightNetwork(eqx.Module):
         width, hidden = architecture.width, architecture.state is None
         self.architecture = architecture
         self.observation, self.action = Features.blank(architecture.observation), Features.blank(architecture.action)
-        self.reward = Features.blank([Leaf(1)])
+        self.reward = Features.blank([Leaf(1)] * architecture.rewards)
         self.state = None if architecture.state is None else Features.blank(architecture.state)
-        entry = self.observation.width + self.action.width + 1 + FLAGS
+        self.surprise = Features.blank(architecture.surprise)
+        entry = self.observation.width + self.action.width + self.reward.width + FLAGS
         initial, transition = codings.initial, codings.transition
         self.backward = GRU(keys[0], entry, width)
         self.forward = GRU(keys[1], entry + transition.num_features, width) if hidden else None
         self.beginning = Dense(keys[2], initial.num_features, width) if hidden else None
-        seen = 2 * entry + (initial.num_features if self.state is None else self.state.width)
+        seen = 2 * entry + (initial.num_features if self.state is None else self.state.width + self.surprise.width)
         shape = lambda coding: jax.eval_shape(lambda: coding.log_prior).shape
         sizes = width, architecture.components
         self.first = Head(keys[3], entry, width, shape(initial), initial.num_normals, *sizes)
@@ -105,7 +111,7 @@ class HindsightNetwork(eqx.Module):
     def far(self, seen: Seen) -> Array:
         """Which entries of h_t lie far from all that was simulated, `[T + 1]`."""
         observed = jax.vmap(self.observation.far)(seen.observation)
-        done = jax.vmap(lambda a, r: self.action.far(a) | self.reward.far(r))(seen.action, seen.reward)
+        done = jax.vmap(lambda a, r: self.action.far(a) | self.reward.far(r))(seen.action, self._paid(seen))
         return (seen.within & observed) | (seen.acted & done)
 
     def log_prob(self, codings: Codings, pair: Pairs, steps: Array) -> Array:
@@ -123,8 +129,9 @@ class HindsightNetwork(eqx.Module):
         at_hand, memory = jnp.concatenate([known.entries[:-1], known.entries[1:]], 1), known.memory[:-1]
         steps = at_hand.shape[0]
         if self.state is not None:
-            states = jax.tree.map(lambda leaf: leaf[:-1], pair.state)
-            return jnp.concatenate([at_hand, jax.vmap(self.state)(states)], 1), memory
+            states = jax.vmap(self.state)(jax.tree.map(lambda leaf: leaf[:-1], pair.state))
+            surprises = jnp.where(known.acted[:, None], jax.vmap(self.surprise)(pair.surprise), 0.0)
+            return jnp.concatenate([at_hand, states, surprises], 1), memory
         assert self.forward is not None
         initial = codings.initial.features(pair.initial)
         codes = jax.vmap(codings.transition.features)(pair.transition)
@@ -144,6 +151,7 @@ class HindsightNetwork(eqx.Module):
         dice: tuple[Dice, Dice],
         begin: Callable[[Code], Any],
         move: Callable[[Any, Array, Code], Any],
+        surprised: Callable[[Any, Array], list[Array]],
     ) -> tuple[Code, Code, Array]:
         """Codes of U_s1 and of U_s `[T, ...]` given h_t, made of `dice`, and their log q as far as h_t tells of them.
 
@@ -153,6 +161,7 @@ class HindsightNetwork(eqx.Module):
             dice: for the first head, and `[T, ...]` for the others.
             begin: the first state of a code; not asked of a black box.
             move: the next state of a state, the number of the step and a code; not asked of a black box.
+            surprised: by what follows a state and the number of the step; not asked of a black box.
         """
         table = codings.transition.log_prior
         first, log_q = self.first.sample(known.entries[0], known.memory[0], codings.initial.log_prior, dice[0])
@@ -161,7 +170,11 @@ class HindsightNetwork(eqx.Module):
         def step(carry: Any, inputs: tuple[Array, Dice]) -> tuple[Any, tuple[Code, Array]]:
             i, die = inputs
             entry = known.entries[i]
-            seen = [entry, known.entries[i + 1], initial if self.state is None else self.state(carry)]
+            seen = [entry, known.entries[i + 1]]
+            if self.state is None:
+                seen += [initial]
+            else:
+                seen += [self.state(carry), jnp.where(known.acted[i], self.surprise(surprised(carry, i)), 0.0)]
             summary = known.memory[i] if self.forward is None else jnp.concatenate([known.memory[i], carry])
             code, log_q = self.then.sample(jnp.concatenate(seen), summary, table, die)
             if self.forward is None:
@@ -185,34 +198,41 @@ class HindsightNetwork(eqx.Module):
         assert self.beginning is not None
         return jnp.tanh(self.beginning(initial))
 
+    def _paid(self, seen: Seen) -> Any:
+        """Rewards, where they are shown."""
+        return seen.reward if self.architecture.rewards else ()
+
     def _entry(self, seen: Seen, time: Array) -> Array:
         """Features of one entry of a history; what it does not have is zero."""
         observed = jnp.where(seen.within, self.observation(seen.observation), 0.0)
-        done = jnp.concatenate([self.action(seen.action), self.reward(seen.reward)])
+        done = jnp.concatenate([self.action(seen.action), self.reward(self._paid(seen))])
         ended = seen.within & seen.ended & self.architecture.ends
         flags = jnp.stack([seen.within, seen.acted, ended]).astype(jnp.float32)
         time = jnp.where(seen.within, time, 0.0)
         return jnp.concatenate([observed, jnp.where(seen.acted, done, 0.0), flags, time[None]])
 
 
-def first_network(key: Array, codings: Codings, pairs: Pairs, width: int, components: int) -> HindsightNetwork:
+def first_network(
+    key: Array, codings: Codings, pairs: Pairs, width: int, components: int, rewards: bool
+) -> HindsightNetwork:
     """The network before it learns, its features fitted to what is within the pairs' histories. Consumes `key`."""
     live = np.asarray(pairs.episode.live)
     within = np.concatenate([np.ones((len(live), 1), bool), live], 1)
     observation = Features.fitted(pairs.episode.observation, within)
     action = Features.fitted(pairs.episode.action, live)
-    reward = Features.fitted(pairs.episode.reward, live)
+    reward = Features.fitted(pairs.episode.reward if rewards else (), live)
     state = None if pairs.state is None else Features.fitted(pairs.state, within)
+    surprise = Features.fitted(() if state is None else pairs.surprise, live)
     architecture = Architecture(
         width,
         components,
         observation.leaves,
         action.leaves,
         None if state is None else state.leaves,
+        surprise.leaves,
+        rewards,
         bool((~live).any()),
     )
     made = eqx.filter_jit(HindsightNetwork)(key, codings, architecture)
-    fitted = observation, action, reward, state
-    return eqx.tree_at(
-        lambda n: (n.observation, n.action, n.reward, n.state), made, fitted, is_leaf=lambda x: x is None
-    )
+    shown = lambda n: (n.observation, n.action, n.reward, n.state, n.surprise)
+    return eqx.tree_at(shown, made, (observation, action, reward, state, surprise), is_leaf=lambda x: x is None)

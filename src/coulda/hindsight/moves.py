@@ -98,9 +98,12 @@ class Moves(eqx.Module):
             there = self._agreement(proposals)
             ratio = there.tempered(temperature) - population.agreement.tempered(temperature)
             accepted = jnp.log(accept) < ratio + correction
+            # What was drawn anew and came out the same says nothing of how far to move.
+            changed = jax.vmap(_differs)(proposals, population.paths)
             pick = lambda a, b: jnp.where(jnp.reshape(accepted, (-1,) + (1,) * (a.ndim - 1)), a, b)
             paths, agreement = jax.tree.map(pick, (proposals, there), (population.paths, population.agreement))
-            share = jnp.mean(jnp.where(accepted, 1.0, 0.0))
+            count = lambda which: jnp.sum(jnp.where(which, 1.0, 0.0))
+            share = (count(accepted & changed) + ACCEPTED) / (count(changed) + 1)
             learned = population.log_scales.at[kind].add(LEARNING_RATE * (share - ACCEPTED))
             log_scales = jnp.clip(learned, -7.0, 0.0) if fitted else population.log_scales
             return Population(paths, agreement, log_scales, population.moved | accepted), None
@@ -148,10 +151,12 @@ class Moves(eqx.Module):
         start = jnp.floor(place * (length + size - 1).astype(float)).astype(jnp.int32) + 1 - size
         order = jnp.arange(self.seen.within.shape[0])
         chosen = (order >= start) & (order < start + size)
+        # At least one entry in the mean: a window of one in which nothing is drawn anew would be no move at all.
+        redrawn = dice < jnp.maximum(scale, 1 / size.astype(float))
         first, rest = self.sampler.initial, self.sampler.transition
         return Path(
-            first.moved(path.initial, fresh.initial, scale, chosen[0], dice[0]),
-            rest.moved(path.transition, fresh.transition, scale, chosen[1:], dice[1:]),
+            first.moved(path.initial, fresh.initial, scale, chosen[0], redrawn[0]),
+            rest.moved(path.transition, fresh.transition, scale, chosen[1:], redrawn[1:]),
         )
 
     def _fitted(self, paths: Path) -> "Gaussian | None":
@@ -179,6 +184,12 @@ class Moves(eqx.Module):
         split = len(first.normals(path.initial))
         initial = first.with_normals(path.initial, parts[:split])
         return Path(initial, rest.with_normals(path.transition, parts[split:]) if parts[split:] else path.transition)
+
+
+def _differs(a: Path, b: Path) -> Array:
+    """Whether two paths do, anywhere."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return jnp.stack([jnp.zeros((), bool), *(jnp.any(x != y) for x, y in pairs)]).any()
 
 
 class Gaussian(eqx.Module):

@@ -7,6 +7,7 @@ ancestor differ too little; moves of whole paths (`moves`) spread them.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -32,10 +33,10 @@ from coulda.hindsight.source import (
     other_key,
     where_known,
 )
-from coulda.noise import Iid
+from coulda.keys import quick
+from coulda.noise import Iid, effective_sample_size
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.observing import infers_noise
-from coulda.weights import effective_sample_size
 
 EPISODES_AT_ONCE = 8
 """About as few as are worked on together: four, on two devices."""
@@ -104,13 +105,13 @@ class Sampler(ScenarioSource):
 
     def infer(self, key: Array, episode: Episode) -> Scenario:
         """One draw of p(U | h_t)."""
-        path, _ = self.paths(other_key(key), seen_in(episode, self.steps), 1)
+        path, _ = self.paths(quick(other_key(key)), seen_in(episode, self.steps), 1)
         return self._scenario(key, episode, jax.tree.map(lambda leaf: leaf[0], path))
 
     def infer_many(self, key: Array, episode: Episode, count: int) -> tuple[Scenario, Inference]:
         """Many draws of one run."""
-        found, inference = self.paths(other_key(key), seen_in(episode, self.steps), count)
-        keys = jax.random.split(key, count)
+        found, inference = self.paths(quick(other_key(key)), seen_in(episode, self.steps), count)
+        keys = jax.random.split(quick(key), count)
         return jax.vmap(lambda one, path: self._scenario(one, episode, path))(keys, found), inference
 
     def _scenario(self, key: Array, episode: Episode, path: Path) -> Scenario:
@@ -196,6 +197,8 @@ class Filtered(eqx.Module):
     """Whether no particle could have been at its end where the log stopped."""
     reason: Array
     step: Array
+    looks: Any
+    """What `look` saw at each step, `[T + 1, ...]`."""
 
     def draw(self, dice: Array) -> Array:
         """Islands and slots `[n, 2]` of last particles of `[K]` islands, by weight, from uniform numbers `[n]`."""
@@ -224,7 +227,7 @@ def descent(islands: Filtered, chosen: Array) -> Path:
 
 
 def filter_islands(
-    key: Array, evidence: Evidence, seen: Seen, size: int, islands: int = 1, count: int = 1
+    key: Array, evidence: Evidence, seen: Seen, size: int, islands: int = 1, count: int = 1, look: "Look | None" = None
 ) -> tuple[Filtered, Array]:
     """Independent filters of `size` particles each, `[K, ...]`, and `count` uniform numbers besides. Consumes `key`.
 
@@ -236,11 +239,17 @@ def filter_islands(
     moves = Coordinates(model.transition_noise).times(size).times(horizon + 1).times(islands).sample(key_moves)
     dice = jax.random.uniform(key_dice, (islands * (horizon + 1) + count,))
     offsets = dice[count:].reshape(islands, horizon + 1)
-    run = lambda *noise: filter_paths(evidence, seen, *noise)
+    run = lambda *noise: filter_paths(evidence, seen, *noise, look=look)
     return jax.vmap(run)(first, moves, offsets), dice[:count]
 
 
-def filter_paths(evidence: Evidence, seen: Seen, first: Position, moves: Position, offsets: Array) -> Filtered:
+Look = Callable[[Any, Array, Array], Any]
+"""Of the states `[N, ...]` before what is seen in them is known, their log-weights `[N]`, and the step."""
+
+
+def filter_paths(
+    evidence: Evidence, seen: Seen, first: Position, moves: Position, offsets: Array, look: Look | None = None
+) -> Filtered:
     """A bootstrap filter over one episode.
 
     Where no particle agrees with a step, it goes on from equal weights, and says at which step and why.
@@ -251,6 +260,7 @@ def filter_paths(evidence: Evidence, seen: Seen, first: Position, moves: Positio
         first: of U_s1, `[N, ...]`.
         moves: of U_s, `[T + 1, N, ...]`, the last of which is not used.
         offsets: uniform numbers `[T + 1]`, for resampling.
+        look: what is wanted of each step besides.
     """
     model, (horizon, size) = evidence.model, (seen.within.shape[0] - 1, jax.tree.leaves(first)[0].shape[0])
     initial, transition = Coordinates(model.initial_noise), Coordinates(model.transition_noise)
@@ -262,6 +272,7 @@ def filter_paths(evidence: Evidence, seen: Seen, first: Position, moves: Positio
     def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         states, memories, paid, log_weights, log_evidence, cut_short, (reason, failed) = carry
         moves, offset, now, i = inputs
+        looked = () if look is None else look(states, log_weights, i)
         # A log that stops where no particle can be at its end was cut short, which says nothing.
         can_end = (jax.vmap(model.terminal)(states) & (log_weights > -jnp.inf)).any()
         cut_short = cut_short | (now.ended & ~can_end)
@@ -282,18 +293,18 @@ def filter_paths(evidence: Evidence, seen: Seen, first: Position, moves: Positio
         onward = jax.vmap(lambda s, x: evidence.next_state(s, now.action, transition.noise(x)))(states, moves)
         paid = jax.vmap(lambda s, n: evidence.of_reward(s, n, now))(states, onward)
         carry = onward, memories, paid, after, log_evidence + total, cut_short, (reason, failed)
-        return carry, (parents, log_weights)
+        return carry, (parents, log_weights, looked)
 
     start = states, memories, nothing, even, jnp.zeros(()), jnp.zeros((), bool), (jnp.int32(FINE), jnp.int32(-1))
     order = jnp.arange(horizon + 1, dtype=jnp.int32)
-    carry, (parents, log_weights) = jax.lax.scan(step, start, (moves, offsets, seen, order))
+    carry, (parents, log_weights, looks) = jax.lax.scan(step, start, (moves, offsets, seen, order))
     log_evidence, cut_short, (reason, failed) = carry[4:]
     moves, parents = jax.tree.map(lambda leaf: leaf[:-1], (moves, parents))
     slots = jnp.arange(size, dtype=jnp.int32)
     roots = jax.lax.scan(lambda slots, up: (up[slots], None), slots, parents, reverse=True)[0]
     alive = jnp.where(log_weights[-1] > -jnp.inf, 1.0, 0.0)
     distinct = jnp.sum(jnp.zeros(size).at[roots].max(alive))
-    return Filtered(first, moves, parents, log_weights[-1], log_evidence, distinct, cut_short, reason, failed)
+    return Filtered(first, moves, parents, log_weights[-1], log_evidence, distinct, cut_short, reason, failed, looks)
 
 
 def systematic(offset: Array, weights: Array, count: int | None = None) -> Array:

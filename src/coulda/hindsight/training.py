@@ -16,7 +16,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.hindsight.amortized import SOURCE, Amortized, AmortizedMetadata
 from coulda.hindsight.hindsight_network import HindsightNetwork, first_network
-from coulda.hindsight.likelihood import seen_in
+from coulda.hindsight.likelihood import seen_in, separate_rewards
 from coulda.hindsight.pairs import (
     Codings,
     Pairs,
@@ -72,6 +72,7 @@ def train_hindsight(
     width: int = 64,
     components: int = 8,
     passes: int | None = None,
+    rewards: bool | None = None,
     folder: Path | None = None,
     progress: bool = True,
 ) -> TrainedHindsight:
@@ -87,6 +88,8 @@ def train_hindsight(
         width: of the recurrent nets' memories and hidden layers.
         components: of the mixture of Gaussians of each number.
         passes: over the pairs, at most; some 9,000 updates by default. Held-out pairs may stop it before.
+        rewards: whether they are evidence. By default where they take separate values, as for `Particles`: one that
+            varies little by little often tells hidden numbers to the last digit, which no network can follow.
         folder: where the pairs, checkpoints and the source are kept. Where Ctrl-C stopped it (`Stopped` is raised), the
             same call goes on.
         progress: show progress on the screen.
@@ -103,12 +106,13 @@ def train_hindsight(
         pairs, told = _pairs(key_pairs, model, policies, simulations, folder, progress)
         codings = Codings.of(model)
         learned, held_out = _split(key_split, pairs)
-        network = _begun(key_network, codings, learned, steps, width, components)
+        shown = separate_rewards(model) if rewards is None else rewards
+        network = _begun(key_network, codings, learned, steps, width, components, shown)
         training = HindsightTraining.of(codings, learned, steps, passes)
         lengths = random_steps(jax.random.fold_in(key_split, 1), len(held_out), model.horizon, steps)
         measure = lambda network: float(mean_loss(codings, network, held_out, lengths))
         settings = {"simulations": simulations, "steps": steps, "width": width, "components": components}
-        settings |= {"passes": passes, "fingerprint": told.fingerprint}
+        settings |= {"passes": passes, "rewards": shown, "fingerprint": told.fingerprint}
         trained = train(
             key_train,
             training.step,
@@ -222,7 +226,7 @@ def learnable(network: HindsightNetwork) -> Any:
     spec = jax.tree.map(eqx.is_inexact_array, network)
     off = lambda tree: jax.tree.map(lambda _: False, tree)
     where = lambda n: (
-        *(n.observation, n.action, n.reward, n.state),
+        *(n.observation, n.action, n.reward, n.state, n.surprise),
         *(n.first.start, n.first.line, n.first.spread, n.then.start, n.then.line, n.then.spread),
     )
     return eqx.tree_at(where, spec, tuple(map(off, where(spec))), is_leaf=lambda x: x is None)
@@ -280,11 +284,11 @@ def _split(key: Array, pairs: Pairs) -> tuple[Pairs, Pairs]:
 
 
 def _begun(
-    key: Array, codings: Codings, pairs: Pairs, steps: int | None, width: int, components: int
+    key: Array, codings: Codings, pairs: Pairs, steps: int | None, width: int, components: int, rewards: bool
 ) -> HindsightNetwork:
     """The network before it learns: features as in the pairs, heads at linear regressions. Consumes `key`."""
     key_network, key_steps = jax.random.split(key)
-    network = first_network(key_network, codings, pairs, width, components)
+    network = first_network(key_network, codings, pairs, width, components, rewards)
     some = jax.tree.map(lambda leaf: leaf[:LINES], pairs)
     lengths = random_steps(key_steps, len(some), some.episode.reward.shape[1], steps)
     first, later, acted = (np.asarray(x) for x in _at_hand(codings, network, some, lengths))

@@ -9,8 +9,7 @@ from coulda.planners.dynamic_programming import (
 )
 from coulda.planners.lqr import LinearPlanner, Regulator, lqr
 from coulda.planners.mcts import MCTS
-from coulda.planners.mixture import ExpertMixture, ExpertSchedule
-from coulda.planners.problem import Experts, PlannerFor, PlanningProblem
+from coulda.planners.mixture import ExpertMixture, Experts, ExpertSchedule, PlannerFor, PlanningProblem
 from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
 
 __all__ = [

@@ -1,6 +1,7 @@
-"""λ = β λ_e + (1 - β) π: a planner that asks an expert, less and less (section 4.3)."""
+"""What planners of a search are made for, and λ = β λ_e + (1 - β) π: an expert, asked less and less (section 4.3)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,9 +10,32 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.noise import Categorical
-from coulda.planners.problem import Experts, PlanningProblem
 from coulda.pomdp import Actor, Planner, Policy, Scenario
 from coulda.pomdp.actors import choose
+
+
+class PlanningProblem(NamedTuple):
+    """One scenario of a search, in which trajectories are to be planned."""
+
+    policy: Policy
+    """π^k."""
+    scenario: Scenario
+    number: Array
+    """The scenario's place in its batch."""
+    episodes: Array
+    """How many episodes the search has seen so far, for schedules."""
+
+
+PlannerFor = Callable[[PlanningProblem], Actor]
+"""λ for one scenario. One that has a method `prepared` is first given all scenarios of a step, on the host."""
+
+Experts = Callable[[Scenario], Callable[[Array], Planner]]
+"""Scenarios `[N, ...]` -> the expert of the i-th of them. Runs on the host, once per step: it may search."""
+
+
+def prepared(planner: Any, scenarios: Scenario) -> Any:
+    """The planner, after its work on the host for scenarios `[N, ...]`, if it has any."""
+    return planner.prepared(scenarios) if hasattr(planner, "prepared") else planner
 
 
 class ExpertMixture(Planner):

@@ -14,22 +14,22 @@ from coulda.networks import ConvLSTM, Dense
 from coulda.networks.conv_lstm import Carry
 from coulda.noise import Categorical
 from coulda.policies.actor_critic import ActorCritic
-from coulda.storage import Kind, load_network, save_network
+from coulda.storage import Count, Few, Kind, load_network, save_network
 
 
 class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that makes a `ConvLSTMPolicy` but its weights."""
 
-    height: int
-    width: int
-    num_tiles: int = 7
-    num_actions: int = 5
-    layers: int = 1
-    channels: int = 16
-    kernel: int = 3
-    ticks: int = 1
+    height: Count
+    width: Count
+    num_tiles: Count = 7
+    num_actions: Count = 5
+    layers: Few = 1
+    channels: Count = 16
+    kernel: Few = 3
+    ticks: Few = 1
     """Passes through all layers per observation."""
-    units: int = 128
+    units: Count = 128
     """The units of the dense layer before the heads."""
     focus: tuple[int, ...] = ()
     """Categories of tiles, such as the agent's, in whose cells the heads see the memory, with the mean over all cells

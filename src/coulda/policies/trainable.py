@@ -19,7 +19,7 @@ from coulda.errors import CouldaError
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import Policy
-from coulda.storage import Kind, load_tree, read_artifact, save_tree, write_artifact
+from coulda.storage import Kind, load_weights, read_artifact, save_tree, write_artifact
 
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
 
@@ -49,7 +49,8 @@ def load_parameters(path: Path | str, policy: AnyPolicy) -> AnyPolicy:
     if artifact.metadata.policy != type(policy).__name__:
         name = artifact.metadata.policy
         raise CouldaError(f"{path} holds parameters of a {name}, not of a {type(policy).__name__}; give a {name}.")
-    return load_tree(artifact.read(_PART), policy)
+    # Logits of what is never done are infinite.
+    return load_weights(artifact.only(_PART), policy, infinite=True)
 
 
 class LinearGaussianPolicy(Policy):

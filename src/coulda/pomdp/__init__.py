@@ -1,8 +1,8 @@
 """POMDPs as structural causal models (paper, section 2.1 and Figure 1, right).
 
 Model files to imitate, in the order in which they import each other: `scenario` (the noise of one episode),
-`actions` (named reparameterizations of the policy's choice), `model` (`POMDP`), `actors` (`Policy`, `Planner`),
-`finite` and `linear_gaussian` (what exact inference asks of a model), `episode` (`Episode`, `Trajectory`), `rollout`,
+`actions` (named reparameterizations of the policy's choice), `model` (`POMDP`, and the two kinds of which exact
+inference is known), `actors` (`Policy`, `Planner`), `rollout` (and what it leaves behind: `Episode`, `Trajectory`),
 `unrolled` (`as_scm`), `batching`.
 """
 
@@ -10,12 +10,9 @@ from coulda.pomdp.actions import ActionMechanism, GumbelMaxChoice, InverseCDFCho
 from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
 from coulda.pomdp.black_box import BlackBoxPOMDP
-from coulda.pomdp.episode import Episode, Trajectory
-from coulda.pomdp.finite import FinitePOMDP, TransitionChoices
-from coulda.pomdp.linear_gaussian import LinearGaussianPOMDP
-from coulda.pomdp.model import POMDP
+from coulda.pomdp.model import POMDP, FinitePOMDP, LinearGaussianPOMDP, TransitionChoices
 from coulda.pomdp.observed import AdditiveNoisePOMDP, ObservedPOMDP
-from coulda.pomdp.rollout import rollout
+from coulda.pomdp.rollout import Episode, Trajectory, rollout
 from coulda.pomdp.scenario import LazyNoise, Scenario
 from coulda.pomdp.unrolled import as_scm, change_policy, named_noise
 

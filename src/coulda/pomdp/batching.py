@@ -15,6 +15,8 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import PartitionSpec
 
+from coulda.devices import num_devices
+
 CACHE = 2**18
 """Bytes of the largest array that is made in a step of a loop, for all elements of a chunk. With a conv-LSTM of 16
 channels, rollouts are four times as fast at 32–64 episodes per chunk as at 4096: a step stays in the cache."""
@@ -40,7 +42,7 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
     """
     size = jax.tree.leaves(batch)[0].shape[0]
     traced, at_once, alone = _at_once(function, batch)
-    devices = 1 if alone else jax.local_device_count()
+    devices = 1 if alone else num_devices()
     # Each device's share has another mesh than what was traced here, and is traced by itself.
     function, chunk_size = traced if devices == 1 else function, chunk_size or at_once
     # Devices take equal shares in equal chunks, so that the function is compiled once; what is missing is made up with

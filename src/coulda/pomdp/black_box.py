@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.pomdp.episode import Episode
 from coulda.pomdp.model import POMDP
+from coulda.pomdp.rollout import Episode
 from coulda.pomdp.scenario import Scenario
 
 TOLERANCE = 1e-5

@@ -15,7 +15,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.noise import Categorical
 from coulda.pomdp.actors import Actor, Carry, Policy
-from coulda.pomdp.episode import Episode
+from coulda.pomdp.rollout import Episode
 
 Ask = Callable[..., tuple[Carry, Any]]
 """(carry, observation, action, *extra) -> the carry after the observation, and what is told of the step."""

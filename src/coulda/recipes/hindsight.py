@@ -34,6 +34,8 @@ class HindsightRecipe:
     """The components of each mixture of Gaussians."""
     passes: int | None = None
     """The most passes over the pairs; by default some 9,000 updates. Held-out pairs may stop it before."""
+    rewards: bool | None = None
+    """Whether rewards are evidence; by default where they take separate values, as everywhere."""
     seed: int = 0
     """The seed of everything that is drawn."""
 
@@ -56,6 +58,7 @@ class HindsightRecipe:
             width=self.width,
             components=self.components,
             passes=self.passes,
+            rewards=self.rewards,
             folder=folder,
             progress=progress,
         )

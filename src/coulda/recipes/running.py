@@ -20,10 +20,12 @@ class Running:
     """The folder where checkpoints and log.jsonl go; without one nothing is kept."""
     resume: bool = False
     """Go on from the newest checkpoint in the folder, bit for bit."""
+    from_step: int | None = None
+    """Go on from the checkpoint after so many updates, where the newest is damaged; later ones are removed."""
     evaluate_every: int = 400
     """Updates between evaluations, and checkpoints."""
     evaluation_episodes: int = 1000
-    """Episodes per evaluation, in PO-Sokoban on levels that are held out; 0 measures nothing."""
+    """Episodes per evaluation, in PO-Sokoban on levels that are held out."""
     tensorboard: bool = False
     """Also write TensorBoard events into the folder."""
     progress: bool = True
@@ -67,6 +69,7 @@ class Running:
             settings=settings,
             evaluate=evaluate,
             resume=self.resume,
+            from_step=self.from_step,
             tensorboard=self.tensorboard,
             progress=self.progress,
         )

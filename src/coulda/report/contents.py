@@ -149,9 +149,9 @@ class LineFrames(Contents, frozen=True, tag="lines"):
 
     values: tuple[tuple[float | None, ...], ...]
     """None where nothing was observed."""
-    low: tuple[tuple[float, ...], ...] = ()
+    low: tuple[tuple[float | None, ...], ...] = ()
     """The lower limit of nine in ten posterior draws; empty for what was observed."""
-    high: tuple[tuple[float, ...], ...] = ()
+    high: tuple[tuple[float | None, ...], ...] = ()
 
 
 Frames = TileFrames | LineFrames

@@ -11,6 +11,7 @@ from jax import Array
 
 from coulda.episodes import EpisodeLog
 from coulda.errors import CouldaError
+from coulda.evaluation import Returns
 from coulda.explanations import Change, Course, Credit, LogExplanation
 from coulda.pomdp import POMDP, Episode
 from coulda.report.contents import ChangedStep, CreditStrip, Explained, ExploredEpisode, Explorer, Play
@@ -42,14 +43,15 @@ def explore_changes(
             raise CouldaError(f"{count} episodes were {what}, and {len(episodes)} given; give the same log")
     view = view_of(model, episodes.schema) if view is None else view
     target = found.question.target if threshold is None else threshold
-    chosen = float(episodes.episode_returns.mean()) if target is None else target
+    chosen = float(found.answers.logged.mean()) if target is None else target
     strips = [None] * len(found) if credited is None else credited
     explored = tuple(_episode(view, episodes[i], found, i, credit) for i, credit in enumerate(strips))
     return Explorer(view.scene, (), 1, short(chosen), explored, found.question.changes)
 
 
 def _episode(view: View, episode: Episode, found: LogExplanation, i: int, credit: Credit | None) -> ExploredEpisode:
-    answer, logged = found[i], tuple(short(reward) for reward in np.asarray(episode.reward))
+    paid = Returns(found.question.discount).paid(np.asarray(episode.reward))
+    answer, logged = found[i], tuple(map(short, paid))
     plays = [_play(view, course, float(e.value or 0.0)) for course, e in zip(answer.courses, answer.curve, strict=True)]
     actions = tuple(view.action(action) for action in np.asarray(episode.action))
     factual = Play(plays[0].frames, actions, logged, (short(answer.logged),))

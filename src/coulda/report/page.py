@@ -48,11 +48,14 @@ def load_report(run: Path | str) -> Report:
         raise FileNotFoundError(
             f"there is no report in {run} (no folder '{FOLDER}'); name a folder that `coulda evaluate --out` wrote"
         )
-    data = read_artifact(path, KIND).read(_PART)
+    artifact = read_artifact(path, KIND)
     try:
-        return msgspec.json.decode(data, type=Report)
-    except msgspec.MsgspecError as error:
+        report = msgspec.json.decode(artifact.only(_PART), type=Report)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path / _PART}: expected a report, found something else ({error})") from error
+    if report.title != artifact.metadata.title:
+        raise ArtifactError(f"{path}: its manifest is of another report, '{artifact.metadata.title}'; write it anew")
+    return report
 
 
 def write_report(path: Path | str, report: Report) -> None:

@@ -19,7 +19,7 @@ from jax.scipy.linalg import solve_triangular
 from coulda.errors import CouldaError
 from coulda.mechanisms import category_at
 from coulda.noise import Independent, Normal, Uniform
-from coulda.planners.problem import PlanningProblem
+from coulda.planners.mixture import PlanningProblem
 from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
 from coulda.pomdp import ActionMechanism, LocationScaleAction
 from coulda.pomdp.observed import ObservedPOMDP

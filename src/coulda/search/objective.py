@@ -17,11 +17,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.noise import merge
+from coulda.noise import effective_sample_size, merge
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
 from coulda.pomdp.walk import taken_log_probs
 from coulda.trainer import sum_over_devices
-from coulda.weights import effective_sample_size
 
 Normalization = Literal["scenario", "batch"]
 NORMALIZATIONS = ("scenario", "batch")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.devices import one_device
 from coulda.episodes import StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import check_log_fits
@@ -18,9 +19,10 @@ from coulda.executors import Executor, Work, gather
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
-from coulda.planners.problem import PlannerFor, PlanningProblem, prepared
-from coulda.pomdp import POMDP, Actor, Episode, Planner, Policy, Scenario, rollout
-from coulda.pomdp.episode import check_discount
+from coulda.planners.mixture import PlannerFor, PlanningProblem, prepared
+from coulda.policies.host import HostPolicy
+from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Planner, Policy, Scenario, rollout
+from coulda.pomdp.rollout import check_discount
 from coulda.search.objective import ReturnWeightedRegression
 from coulda.trainer import descend, first_state, on_all_devices
 
@@ -144,6 +146,11 @@ class PolicySearch(eqx.Module):
                     f"{name} is given, but episodes come from a log; leave it out, or give an environment."
                 )
 
+    @property
+    def calls_host(self) -> bool:
+        """Whether anybody works outside of JAX."""
+        return any(isinstance(one, BlackBoxPOMDP | HostPolicy) for one in (self.environment, self.model, self.planner))
+
     def init(self, policy: Policy) -> SearchState:
         """The state before the first step, μ being π^0. Nothing is drawn, so no key is taken."""
         if not jax.tree.leaves(eqx.filter(policy, eqx.is_inexact_array)):
@@ -154,7 +161,8 @@ class PolicySearch(eqx.Module):
         optimizer_state = first_state(self.optimizer, policy)
         source = chosen(self.model, self.scenarios).source
         first = SearchState(policy, policy, source, optimizer_state, jnp.int32(0), jnp.int32(0))
-        return on_all_devices(first)
+        with one_device(self.calls_host):
+            return on_all_devices(first)
 
     def step(self, key: Array, state: SearchState) -> tuple[SearchState, SearchInfo]:
         """One iteration k of Algorithm 1: log episodes, infer scenarios, improve π. Consumes `key`."""
@@ -209,7 +217,8 @@ class PolicySearch(eqx.Module):
         """
         policy = state.policy
         planner = lambda number, u: self.planner_for(PlanningProblem(policy, u, number, state.episodes))
-        gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios, self.discount)
+        with one_device(self.calls_host):
+            gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios, self.discount)
         descent = jax.tree.map(jnp.negative, gradient)
         improved, optimizer_state = descend(self.optimizer, descent, state.optimizer_state, policy)
         count = jax.tree.leaves(scenarios)[0].shape[0]

@@ -16,7 +16,8 @@ import tyro
 
 from coulda.environments import LinearQuadratic, tiger
 from coulda.hindsight import Exact, Prior, calibrate
-from coulda.hindsight.calibration import ALPHA, holm, ranked, smooth_test
+from coulda.hindsight.calibration import ALPHA
+from coulda.hindsight.ranks import holm, ranked, smooth_test
 from coulda.policies import AnyAction, TabularPolicy
 from coulda.pomdp import FinitePOMDP, LinearGaussianPOMDP, Policy
 from coulda.storage import replace_json

@@ -30,7 +30,7 @@ from coulda.evaluation.fitted_q import FOLDS, Steps, default_regression, fit_val
 from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.intervals import bca, bernstein, student
-from coulda.evaluation.model_checks import Shift, Shifts, shift
+from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.reading import Weighted, over_log, read
 from coulda.evaluation.regressions import QFunction
 from coulda.hindsight import Exact, Prior

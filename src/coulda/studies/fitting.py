@@ -49,33 +49,41 @@ TRUTH = 200_000
 class Flags:
     """How often right models are flagged, and wrong ones are not."""
 
-    vectors: int = 20
-    """Logs of vectors in each case."""
-    tables: int = 40
+    right: int = 20
+    """Logs of vectors whose fit is right."""
+    wrong: int = 10
+    """Logs of vectors in each case in which it is not."""
+    tables: int = 25
     """Logs of numbers in each case."""
+    first: int = 100
+    """The seed of the first log of each case."""
     out: Path = Path("results/fitting/flags.json")
     """Where the numbers go."""
 
     def run(self) -> None:
-        """Measure case by case, writing after each; what is there already is kept."""
+        """Measure, one log of each case after the other, writing after each; what is there already is kept."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
         found: dict[str, Any] = json.loads(self.out.read_text()) if self.out.exists() else {}
-        for name, (case, logs) in self._cases().items():
-            if name in found:
-                continue
-            start = time.time()
-            rows = [case(seed) for seed in range(logs)]
-            found[name] = _counted(rows) | {"seconds": round(time.time() - start, 1)}
-            replace_json(self.out, found)
+        cases = self._cases()
+        for number in range(max(logs for _, logs in cases.values())):
+            for name, (case, logs) in cases.items():
+                rows, seed = found.get(name, {}).get("rows", {}), self.first + number
+                if number >= logs or str(seed) in rows:
+                    continue
+                start = time.process_time()
+                rows[str(seed)] = case(seed)
+                spent = found.get(name, {}).get("processor seconds", 0.0) + time.process_time() - start
+                found[name] = _counted(list(rows.values())) | {"processor seconds": round(spent, 1), "rows": rows}
+                replace_json(self.out, found)
 
     def _cases(self) -> dict[str, tuple[Callable[[int], dict[str, str]], int]]:
         return {
+            "vectors, right": (lambda seed: _of_vectors(seed, "right", (0, 1)), self.right),
+            "vectors, hidden confounder": (lambda seed: _of_vectors(seed, "hidden", (0, 1)), self.wrong),
+            "vectors, thin support": (lambda seed: _of_vectors(seed, "thin", (0, 1)), self.wrong),
+            "vectors, wrong order": (lambda seed: _of_vectors(seed, "right", (1, 0)), self.wrong),
             "table, right": (lambda seed: _of_table(seed, hidden=False), self.tables),
             "table, hidden confounder": (lambda seed: _of_table(seed, hidden=True), self.tables),
-            "vectors, right": (lambda seed: _of_vectors(seed, "right", (0, 1)), self.vectors),
-            "vectors, hidden confounder": (lambda seed: _of_vectors(seed, "hidden", (0, 1)), self.vectors),
-            "vectors, thin support": (lambda seed: _of_vectors(seed, "thin", (0, 1)), self.vectors),
-            "vectors, wrong order": (lambda seed: _of_vectors(seed, "right", (1, 0)), self.vectors),
         }
 
 

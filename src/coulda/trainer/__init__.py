@@ -6,8 +6,17 @@
 from coulda.trainer.checkpoints import Checkpoint, checkpoint_steps, load_checkpoint
 from coulda.trainer.devices import join_hosts, on_all_devices, replicate, shard_batch, sum_over_devices, use_all_cores
 from coulda.trainer.logs import held_out_curve, read_log
-from coulda.trainer.loop import Evaluate, NonFiniteError, Step, Stopped, Trained, TrainerConfig, train
-from coulda.trainer.optimizers import descend, first_state
+from coulda.trainer.loop import (
+    Evaluate,
+    NonFiniteError,
+    Step,
+    Stopped,
+    Trained,
+    TrainerConfig,
+    descend,
+    first_state,
+    train,
+)
 
 __all__ = [
     "Checkpoint",

@@ -81,7 +81,8 @@ def load_checkpoint(folder: Path, template: Any, step: int | None = None) -> Che
         return _load(checkpoint_path(folder, step), step, template)
     except ArtifactError as error:
         good = next((other for other in reversed(steps) if other != step and _is_good(folder, other)), None)
-        offer = "no other checkpoint is good" if good is None else f"the newest good checkpoint is step={good}"
+        found = f"the newest good checkpoint is step={good}; --from-step {good} goes on with it"
+        offer = "no other checkpoint is good" if good is None else found
         raise ArtifactError(f"{error}; {offer}") from error
 
 
@@ -133,10 +134,13 @@ def _load(path: Path, step: int, template: Any) -> Checkpoint:
     if found.step != step:
         raise ArtifactError(f"{path}: expected the checkpoint of step {step}, found that of {found.step}; rename it")
     try:
-        state = load_tree(artifact.read(_STATE), template)
+        state = load_tree(artifact.only(_STATE), template)
     except ArtifactError as error:
         raise ArtifactError(f"{path / _STATE}: {error}") from error
-    key = jax.random.wrap_key_data(jnp.asarray(found.key, jnp.uint32), impl=found.generator)
+    try:
+        key = jax.random.wrap_key_data(jnp.asarray(found.key, jnp.uint32), impl=found.generator)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ArtifactError(f"{path}: its key cannot be built: {error}") from error
     return Checkpoint(step, key, state, found.metrics, found.settings)
 
 

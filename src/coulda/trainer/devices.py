@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from coulda.devices import num_devices
 from coulda.errors import CouldaError
 
 
@@ -36,7 +37,7 @@ def shard_batch(batch: Any) -> Any:
     Inside a jitted step this is enough for data parallelism: with replicated parameters, XLA runs each share
     on its device and adds the gradients up. With one device it does nothing.
     """
-    devices = jax.local_device_count()
+    devices = num_devices()
     if devices == 1:
         return batch
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
@@ -51,9 +52,9 @@ def shard_batch(batch: Any) -> Any:
 
 def on_all_devices(tree: Any) -> Any:
     """The arrays of `tree` on every local device, as `sum_over_devices` leaves them: so a step is compiled once."""
-    if jax.local_device_count() == 1:
+    if num_devices() == 1:
         return tree
-    mesh = jax.make_mesh((jax.local_device_count(),), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
+    mesh = jax.make_mesh((num_devices(),), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
     arrays, other = eqx.partition(tree, eqx.is_array)
     return eqx.combine(jax.device_put(arrays, NamedSharding(mesh, PartitionSpec())), other)
 
@@ -69,7 +70,7 @@ def sum_over_devices(function: Callable[[Any, Any], Any], shared: Any, batch: An
         shared: a pytree that every device gets whole; what is not an array is passed on as it is.
         batch: a pytree of arrays `[B, ...]`; a leading axis that cannot be split evenly is left to one device.
     """
-    devices = jax.local_device_count()
+    devices = num_devices()
     if devices == 1 or any(leaf.shape[0] % devices for leaf in jax.tree.leaves(batch)):
         return function(shared, batch)
     arrays, other = eqx.partition(shared, eqx.is_array)

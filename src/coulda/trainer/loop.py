@@ -1,4 +1,4 @@
-"""`train`: run a pure step many times, and lose nothing when it is stopped."""
+"""`train`: run a pure step many times, and lose nothing when it is stopped; `descend`, which most steps end with."""
 
 import signal
 import threading
@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from coulda.errors import CouldaError
@@ -32,6 +34,8 @@ Step = Callable[[Array, Any], tuple[Any, Any]]
 """(key, state) -> the next state, and what a person wants to know of the step."""
 Evaluate = Callable[[Array, Any], Mapping[str, Any]]
 """(key, state) -> numbers by name, measured on what was held out."""
+
+Module = TypeVar("Module")
 
 
 class NonFiniteError(CouldaError):
@@ -280,6 +284,20 @@ def _interruptions() -> Iterator[list[int]]:
         yield signals
     finally:
         restore()
+
+
+def first_state(optimizer: optax.GradientTransformation, module: Any) -> Any:
+    """The optimizer's state before its first step on the floating-point arrays of `module`."""
+    return optimizer.init(eqx.filter(module, eqx.is_inexact_array))
+
+
+def descend(optimizer: optax.GradientTransformation, gradient: Any, state: Any, module: Module) -> tuple[Module, Any]:
+    """The module after one step against `gradient`, and the optimizer's state after it."""
+    parameters = eqx.filter(module, eqx.is_inexact_array)
+    # Optax counts in integers and promotes them, which strict promotion refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, state = optimizer.update(gradient, state, parameters)
+    return eqx.apply_updates(module, updates), state
 
 
 def _named_scalars(info: Any) -> dict[str, float]:

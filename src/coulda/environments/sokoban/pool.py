@@ -5,6 +5,7 @@ order. Only well-formed levels with equally many boxes fit the format.
 """
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -17,10 +18,10 @@ _RECORDS = "levels.bin"
 
 
 class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    levels: int
-    height: int
-    width: int
-    boxes: int
+    levels: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    height: Annotated[int, msgspec.Meta(ge=1, le=2**8)]
+    width: Annotated[int, msgspec.Meta(ge=1, le=2**8)]
+    boxes: Annotated[int, msgspec.Meta(ge=0, le=2**16)]
 
     @property
     def record_size(self) -> int:
@@ -51,10 +52,17 @@ def write_pool(path: str | Path, levels: np.ndarray) -> str:
 def read_pool(path: str | Path) -> np.ndarray:
     """The levels `uint8[n, height, width]` of a pool; a damaged one raises `coulda.storage.ArtifactError`."""
     artifact = read_artifact(Path(path), _KIND)
-    records, expected = artifact.read(_RECORDS), artifact.metadata.levels * artifact.metadata.record_size
+    records, expected = artifact.only(_RECORDS), artifact.metadata.levels * artifact.metadata.record_size
     if len(records) != expected:
         raise ArtifactError(f"{path}: expected {expected} bytes of records, found {len(records)}; write it anew")
-    return _unpack(records, artifact.metadata)
+    try:
+        levels = _unpack(records, artifact.metadata)
+        same = _number_of_boxes(levels) == artifact.metadata.boxes and _pack(levels, artifact.metadata) == records
+    except (IndexError, CouldaError) as error:
+        raise ArtifactError(f"{path}: holds records of no level ({error}); write it anew") from error
+    if not same:
+        raise ArtifactError(f"{path}: holds records that no level is written as; write it anew")
+    return levels
 
 
 def _number_of_boxes(levels: np.ndarray) -> int:

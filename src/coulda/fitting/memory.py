@@ -1,0 +1,156 @@
+"""Does what came before tell more of a step than what was seen and done in it?
+
+Where the observation is the state, noise is independent of time and of everything before it, given state and action. Of
+something hidden that lasts, early steps and late ones tell differently much, and so do steps after different pasts. The
+same is asked of actions, given the state and the time: where they depend on the past, whoever acted remembers, or knew
+what was not logged.
+
+What came before is told by means over the episode so far, by the step before, and by the time together with state and
+action. From these, and from what they shall tell, all is taken off that state and action foresee (regressions on
+episodes that they have not seen), so that errors of the fit, which are functions of state and action, count only
+squared. What is left must be uncorrelated: the products are added up within episodes, and their mean over episodes is
+held against zero (Hotelling's T²).
+"""
+
+import numpy as np
+from scipy import stats
+
+from coulda.evaluation.diagnostics import FEW_EPISODES
+from coulda.evaluation.estimate import Diagnostic
+from coulda.fitting.confounding import Gain, verdict_of
+from coulda.fitting.judging import MOST_ROWS, Foreseen, Noise, graded_share
+
+WHAT = "time and what came before"
+LEAST_SHARE = 0.005
+"""Of the variance of noise or actions: a correlation of 0.07 with what came before is of little consequence."""
+PARTS = 5
+"""Of episodes, one of which is foreseen by a regression on the others."""
+WAVES = 40
+MOST_PRODUCTS = 20
+"""Columns up to which all their products are features."""
+RIDGE = 0.01
+LEAST_PER_COLUMN = 5
+"""Episodes for each number that is held against zero; of more numbers the first principal ones are."""
+
+
+def memory(rng: np.random.Generator, found: Noise, states: int) -> tuple[Diagnostic, ...]:
+    """Whether noise, and whether actions, depend on what came before; the first inputs are of so many `states`."""
+    found = found.first(MOST_ROWS)
+    if _short(found):
+        return ()
+    noise, others = _of_noise(rng, found)
+    done, part = found.inputs[:, states:], found.episode % PARTS
+    free = _features(rng, np.concatenate([found.inputs[:, :states], _early(found)], 1))
+    past, done = (_rest(free, x, part) for x in (_past(found), done))
+    varies = [column for column in done.T if column.std() > 1e-6]
+    acts = [_told(past, column, found.episode, "what was done") for column in varies]
+    best = min(acts, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
+    moves = min(noise, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
+    tests, least = len(acts) + len(noise), float(-0.5 * np.log1p(-LEAST_SHARE))
+    return _markov([*noise, *others]), verdict_of(_gain(moves), _gain(best), tests, least, WHAT)
+
+
+def markov(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ...]:
+    """Whether time and what came before foresee the noise of a step, its size, or an end."""
+    found = found.first(MOST_ROWS)
+    if _short(found):
+        return ()
+    noise, others = _of_noise(rng, found)
+    return (_markov([*noise, *others]),)
+
+
+def _markov(tried: list[Foreseen]) -> Diagnostic:
+    best = min(tried, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
+    return graded_share("markov", best, len(tried), WHAT, "what is seen is not the state", LEAST_SHARE)
+
+
+def _short(found: Noise) -> bool:
+    """Whether there are too few episodes with something before."""
+    return np.unique(found.episode[found.time > 0]).size < 2 * FEW_EPISODES
+
+
+def _of_noise(rng: np.random.Generator, found: Noise) -> tuple[list[Foreseen], list[Foreseen]]:
+    """What came before tells of the columns of noise; and of their sizes, and the end."""
+    part, ones = found.episode % PARTS, np.ones((len(found.time), 1))
+    before = _features(rng, found.inputs)
+    timed = _early(found) * np.concatenate([ones, found.inputs], 1)
+    rest = _rest(before, np.concatenate([timed, _past(found), _last(found)], 1), part)
+    # Heavy tails would decide otherwise.
+    noise = {f"the noise of {name}": np.clip(x, -4, 4) for name, x in zip(found.names, found.noise.T, strict=True)}
+    others = {f"the size of {name}": np.abs(x) for name, x in noise.items()} | {"the end": found.end}
+
+    def of(targets: dict[str, np.ndarray]) -> list[Foreseen]:
+        told = []
+        for name, target in targets.items():
+            known = np.isfinite(target)
+            if np.unique(found.episode[known]).size >= 2 * FEW_EPISODES:
+                left = _rest(before[known], target[known][:, None], part[known])[:, 0]
+                told.append(_told(rest[known], left, found.episode[known], name))
+        return told
+
+    return of(noise), of(others)
+
+
+def _told(rest: np.ndarray, target: np.ndarray, episode: np.ndarray, what: str) -> Foreseen:
+    """How much of the target `[n]` is told by what is left of the past `[n, p]`."""
+    there = np.unique(episode, return_inverse=True)[1]
+    episodes, spread = int(there.max()) + 1, rest.std(0)
+    x = rest[:, spread > 1e-6] / spread[spread > 1e-6]
+    size, directions = np.linalg.eigh(x.T @ x / len(x))
+    most = max(1, episodes // LEAST_PER_COLUMN)
+    x = x @ directions[:, size > 1e-6 * size[-1]][:, ::-1][:, :most]
+    each = np.stack([np.bincount(there, column * target) for column in x.T], 1)
+    mean, columns = each.mean(0), x.shape[1]
+    square = episodes * mean @ np.linalg.solve(np.cov(each.T).reshape(columns, columns), mean)
+    ratio = (episodes - columns) / (columns * (episodes - 1)) * square
+    chance = float(stats.f.sf(ratio, columns, episodes - columns))
+    slope = np.linalg.solve(x.T @ x, x.T @ target)
+    share = float(target @ (x @ slope) / max(target @ target, 1e-12)) - columns / len(target)
+    return Foreseen(max(share, 0.0), chance, what)
+
+
+def _gain(found: Foreseen) -> Gain:
+    """In nats, as if all were normal."""
+    return Gain(float(-0.5 * np.log1p(-min(found.share, 0.99))), found.chance)
+
+
+def _early(found: Noise) -> np.ndarray:
+    """1, 1/2, 1/3, …, `[n, 1]`: what is not known is learned in the first steps."""
+    return 1 / (1 + found.time[:, None])
+
+
+def _past(found: Noise) -> np.ndarray:
+    """Means of noise, states and actions over the episode so far, drawn to zero, `[n, p]`."""
+    values = np.concatenate([np.nan_to_num(np.clip(found.noise, -4, 4)), found.inputs], 1)
+    first = np.maximum.accumulate(np.where(np.append(True, np.diff(found.episode) != 0), np.arange(len(values)), 0))
+    before = np.cumsum(values, 0) - values
+    return (before - before[first]) / (np.arange(len(values)) - first + 1)[:, None]
+
+
+def _last(found: Noise) -> np.ndarray:
+    """Noise, state and action of the step before; zero where there is none, `[n, p]`."""
+    values = np.concatenate([np.nan_to_num(np.clip(found.noise, -4, 4)), found.inputs], 1)
+    follows = np.append(False, (np.diff(found.episode) == 0) & (np.diff(found.time) == 1))
+    return np.where(follows[:, None], np.roll(values, 1, 0), 0.0)
+
+
+def _features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    """Standardized columns, their products, and random waves."""
+    spread = x.std(0)
+    x = (x - x.mean(0)) / np.where(spread > 1e-6, spread, 1.0)
+    size = x.shape[1]
+    one, other = np.triu_indices(size) if size <= MOST_PRODUCTS else (np.arange(size), np.arange(size))
+    waves = np.cos(x @ rng.normal(size=(size, WAVES)) / np.sqrt(2) + rng.uniform(0, 2 * np.pi, WAVES))
+    return np.concatenate([x, x[:, one] * x[:, other], waves], 1)
+
+
+def _rest(features: np.ndarray, target: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """What regressions on the other parts of the episodes leave of the targets, `[n, q]`."""
+    left = np.zeros(target.shape)
+    for k in np.unique(part):
+        rest, own = part != k, part == k
+        center, mean = features[rest].mean(0), target[rest].mean(0)
+        x = features[rest] - center
+        weights = np.linalg.solve(x.T @ x + RIDGE * len(x) * np.eye(x.shape[1]), x.T @ (target[rest] - mean))
+        left[own] = target[own] - mean - (features[own] - center) @ weights
+    return left
