@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from benchmarks.harness import run_peer, seconds
+from benchmarks.harness import run_peer, seconds, sized
 from coulda.episodes import EpisodeLog, Schema, checked_log, open_log, write_log
 from coulda.evaluation.doubly_robust import statistics as robust_statistics
 from coulda.evaluation.fitted_q import FOLDS, cross_fitted, default_regression, fit_values, seen_by, steps_of
@@ -25,7 +25,7 @@ from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.reading import Log, read
 from coulda.policies import TabularPolicy
 
-EPISODES, HORIZON, STATES, ACTIONS = 100_000, 20, 50, 4
+EPISODES, HORIZON, STATES, ACTIONS = sized(100_000, 1_000), 20, 50, 4
 KEY = jax.random.key(0)
 
 

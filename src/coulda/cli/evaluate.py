@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coulda.cli.episodes import told as understood
 from coulda.cli.executors import ExecutorName, open_executor
+from coulda.cli.showing import Screen, plain
 from coulda.episodes import Columns
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Precision, Returns
@@ -92,7 +93,7 @@ class Evaluate:
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
             check_place(self.out)
-        recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
+        recipe, key, console = self.recipe(), jax.random.key(self.seed), Screen()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
         told: tuple[str, ...] = (understood(self.log, recipe.episodes),)
         console.print(*told, highlight=False, soft_wrap=True, markup=False)
@@ -201,7 +202,7 @@ def warnings_of(comparison: Comparison) -> list[str]:
         if estimate.verdict != "trust":
             methods.setdefault((name, estimate.verdict, estimate.reasons), []).append(estimate.method)
     return [
-        f"[{STYLES[verdict]}]{name}, {', '.join(found)}: {verdict}.[/] {reasons}"
+        f"[{STYLES[verdict]}]{plain(name)}, {', '.join(found)}: {verdict}.[/] {plain(reasons)}"
         for (name, verdict, reasons), found in methods.items()
     ]
 
@@ -217,7 +218,7 @@ def table(comparison: Comparison) -> Table:
         interval = "" if limits is None else f"[{limits.low:.4f}, {limits.high:.4f}] {limits.kind}"
         verdict = f"[{STYLES[estimate.verdict]}]{estimate.verdict}[/]"
         interval = interval.replace("[", r"\[", 1)
-        shown.add_row(name, estimate.method, value, interval, f"{estimate.effective_sample_size:,.1f}", verdict)
+        shown.add_row(plain(name), estimate.method, value, interval, f"{estimate.effective_sample_size:,.1f}", verdict)
     return shown
 
 
@@ -229,5 +230,5 @@ def distributions(comparison: Comparison) -> Table:
             assert one.interval is not None
             interval = rf"\[{one.interval.low:.4f}, {one.interval.high:.4f}]"
             verdict = f"[{STYLES[one.verdict]}]{one.verdict}[/]"
-            shown.add_row(name, estimate.method, quantity, f"{one.value:.4f}", interval, verdict)
+            shown.add_row(plain(name), estimate.method, quantity, f"{one.value:.4f}", interval, verdict)
     return shown

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from coulda.cli.evaluate import STYLES
+from coulda.cli.showing import Screen, plain
 from coulda.episodes import Columns, EpisodeLog, StoredLog, read_any
 from coulda.errors import CouldaError
 from coulda.fitting import Fitted, HiddenFit, NeuralFit, Recipe, TabularFit, fit, recipe_for, save_fitted
@@ -53,7 +54,7 @@ class Fit:
 
     def run(self) -> None:
         """Fit, tell, and write."""
-        console = Console(highlight=False, soft_wrap=True)
+        console = Screen(highlight=False, soft_wrap=True)
         if not self.dry_run:
             self._check_place()
         found = read_any(self.log, self.columns)
@@ -147,7 +148,7 @@ def tell(console: Console, fitted: Fitted) -> None:
         console.print(sentence, markup=False)
     for found in fitted.verdict:
         style = STYLES[found.verdict]
-        console.print(f"[{style}]{found.name}: {found.verdict}.[/] {found.sentence}")
+        console.print(f"[{style}]{found.name}: {found.verdict}.[/] {plain(found.sentence)}")
     console.print(f"The fit: [{STYLES[fitted.trusted]}]{fitted.trusted}[/].")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from coulda.cli.showing import Screen
 from coulda.recipes.hindsight import HindsightRecipe
 
 
@@ -30,7 +30,7 @@ class TrainHindsight(HindsightRecipe):
 
     def run(self) -> None:
         """Train, and say what was reached."""
-        found, console = self.train(self.out), Console(highlight=False, soft_wrap=True)
+        found, console = self.train(self.out), Screen(highlight=False, soft_wrap=True)
         told = found.metadata
         console.print(
             f"{told.simulations:,} simulations under {', '.join(told.policies)}; best after {told.passes} passes: "

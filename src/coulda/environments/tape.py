@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from coulda.errors import CouldaError
 
@@ -236,6 +236,16 @@ def _out(found: Any, dtype: Any, out: Any) -> Any:
     return out
 
 
+def _laplace(u: Any) -> Any:
+    return np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - np.asarray(u, float))))
+
+
+def _triangular(u: Any, low: Any, mode: Any, high: Any) -> Any:
+    u, width = np.asarray(u, float), high - low
+    rising = low + np.sqrt(u * width * (mode - low))
+    return np.where(u < (mode - low) / width, rising, high - np.sqrt((1 - u) * width * (high - mode)))
+
+
 def _inside(u: Any) -> Any:
     """Off 0 and 1."""
     return GRAIN + (1 - 2 * GRAIN) * u
@@ -273,12 +283,12 @@ CONTINUOUS: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "standard_cauchy": ((), lambda u: np.tan(np.pi * (_inside(u) - 0.5))),
     "gumbel": ((0.0, 1.0), lambda u, loc, scale: loc - np.multiply(scale, np.log(-np.log(_inside(u))))),
     "logistic": ((0.0, 1.0), lambda u, loc, scale: loc + np.multiply(scale, special.logit(_inside(u)))),
-    "laplace": ((0.0, 1.0), lambda u, loc, scale: stats.laplace.ppf(_inside(u), loc, scale)),
+    "laplace": ((0.0, 1.0), lambda u, loc, scale: loc + np.multiply(scale, _laplace(_inside(u)))),
     "rayleigh": ((1.0,), lambda u, scale: np.multiply(scale, np.sqrt(-2 * np.log1p(-u)))),
     "weibull": ((None,), lambda u, a: (-np.log1p(-u)) ** np.divide(1, a)),
     "pareto": ((None,), lambda u, a: np.expm1(-np.log1p(-u) / a)),
     "power": ((None,), lambda u, a: u ** np.divide(1, a)),
-    "triangular": ((None, None, None), lambda u, a, m, b: stats.triang.ppf(u, (m - a) / (b - a), a, b - a)),
+    "triangular": ((None, None, None), lambda u, a, m, b: _triangular(u, a, m, b)),
 }
 """The parameters' defaults, and the inverse CDF."""
 DISCRETE: dict[str, tuple[tuple[Any, ...], Callable[..., Any], Callable[..., Any]]] = {

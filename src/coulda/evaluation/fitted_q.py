@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy import stats
 
 from coulda.evaluation.diagnostics import graded, log_diagnostics, spread_diagnostic
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, unsupported
@@ -36,8 +35,9 @@ from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, TableQ
-from coulda.evaluation.self_checks import correction_diagnostic, log_itself_diagnostic
+from coulda.evaluation.self_checks import as_known_by, correction_diagnostic, log_itself_diagnostic
 from coulda.evaluation.steps import CANDIDATES, Steps, default_regression, logged_steps, seen_by, steps_of
+from coulda.tails import student_quantile
 
 DENSE_CELLS = 4096
 """Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""
@@ -183,7 +183,7 @@ def cross_fitted(key: Array, regression: QFunction, steps: Steps) -> tuple[np.nd
     q, v = np.zeros(live.shape), np.zeros((n, live.shape[1] + 1))
     for number in range(min(FOLDS, n)):
         held_out = fold == number
-        values = fit_values(regression, steps, jnp.asarray(~held_out | (n == 1), float))
+        values = fit_values(regression, steps, jnp.asarray((~held_out | (n == 1)).astype(np.float32)))
         q[held_out], v[held_out] = np.asarray(values.q)[held_out], np.asarray(values.v)[held_out]
     # V after the last step counts only where the episode would have gone on, and at the horizon for nothing.
     alive = np.concatenate([live[:, :1], np.asarray(steps.continues)], 1)
@@ -238,12 +238,12 @@ class FittedQ(SinglePolicyMethod):
         key, key_markov, key_folds = jax.random.split(key, 3)
         regression = self.regression or chosen_regression(reading)
         steps = steps_of(reading, policy, regression)
-        first = np.asarray(fit_values(regression, steps, jnp.ones(len(reading))).v[:, 0], float)
+        first = np.asarray(fit_values(regression, steps, jnp.asarray(np.ones(len(reading), np.float32))).v, float)[:, 0]
         value, found = float(first.mean()), student(first, precision.level)
         refitted = not isinstance(regression, NetworkQ)
         if refitted:
             spread = np.asarray(_refits(jax.random.split(key, self.resamples), regression, steps), float)
-            half = stats.t.ppf(0.5 + precision.level / 2, self.resamples - 1) * spread.std(ddof=1)
+            half = student_quantile(0.5 + precision.level / 2, self.resamples - 1) * spread.std(ddof=1)
             found = Interval(value - half, value + half, precision.level, "bootstrap")
         checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
         q, v = cross_fitted(key_folds, regression, steps)
@@ -254,7 +254,8 @@ class FittedQ(SinglePolicyMethod):
             sentence = "The network was fitted once; its own error is not in the interval."
             diagnostics += (Diagnostic("one fit", 1.0, "caution", sentence),)
         details = {"regression": type(regression).__name__, "ends depend on time": steps.timed}
-        return Estimate("FQE", value, found, first, float(len(reading)), diagnostics=diagnostics, details=details)
+        row = Estimate("FQE", value, found, first, float(len(reading)), diagnostics=diagnostics, details=details)
+        return as_known_by(reading, row)
 
 
 def fit_checks(
@@ -308,17 +309,9 @@ def missing_actions(name: str, reading: Reading) -> Estimate:
 
 def unseen_actions(regression: QFunction, steps: Steps, reading: Reading, policy: str) -> Diagnostic:
     """How much of what the policy would do was never tried in the same discrete observation, or at all."""
-    live = steps.live.astype(float)
     if reading.continuous:
         return _outside(reading, policy)
-    if isinstance(regression, TableQ):
-        prepared = regression.prepare(steps.inputs[:, :-1], steps.action, live, steps.policy.shape[-1])
-        seen = regression.predict(regression.fit(prepared, jnp.ones_like(live), None), steps.inputs)[:, :-1] > 0
-    else:
-        taken = jax.nn.one_hot(steps.action, steps.policy.shape[-1]) * live[..., None]
-        seen = jnp.broadcast_to(taken.sum((0, 1)) > 0, taken.shape)
-    mass = steps.policy[:, :-1] * live[..., None]
-    unseen = float(jnp.sum(jnp.where(seen, 0.0, mass)) / jnp.sum(mass))
+    unseen = float(_unseen(regression, steps))
     return Diagnostic(
         "unseen actions",
         unseen,
@@ -326,6 +319,20 @@ def unseen_actions(regression: QFunction, steps: Steps, reading: Reading, policy
         "trust" if unseen < 0.01 else "caution" if unseen < 0.1 else "do not trust",
         f"{unseen:.1%} of what the policy would do at logged observations was never done there, and counts as worth 0.",
     )
+
+
+@eqx.filter_jit
+def _unseen(regression: QFunction, steps: Steps) -> Array:
+    """The share of the policy's probabilities that is of actions never seen."""
+    live = steps.live.astype(float)
+    if isinstance(regression, TableQ):
+        prepared = regression.prepare(steps.inputs[:, :-1], steps.action, live, steps.policy.shape[-1])
+        seen = regression.predict(regression.fit(prepared, jnp.ones_like(live), None), steps.inputs)[:, :-1] > 0
+    else:
+        taken = jax.nn.one_hot(steps.action, steps.policy.shape[-1]) * live[..., None]
+        seen = jnp.broadcast_to(taken.sum((0, 1)) > 0, taken.shape)
+    mass = steps.policy[:, :-1] * live[..., None]
+    return jnp.sum(jnp.where(seen, 0.0, mass)) / jnp.sum(mass)
 
 
 def _outside(reading: Reading, policy: str) -> Diagnostic:

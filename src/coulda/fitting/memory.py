@@ -15,7 +15,7 @@ held against zero (Hotelling's T²).
 from dataclasses import replace
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from coulda.episodes import EpisodeLog
 from coulda.episodes.log import spans
@@ -145,7 +145,7 @@ def _told(rest: np.ndarray, target: np.ndarray, episode: np.ndarray, what: str) 
     mean, columns = each.mean(0), x.shape[1]
     square = episodes * mean @ np.linalg.solve(np.cov(each.T).reshape(columns, columns), mean)
     ratio = (episodes - columns) / (columns * (episodes - 1)) * square
-    chance = float(stats.f.sf(ratio, columns, episodes - columns))
+    chance = float(special.fdtrc(columns, episodes - columns, ratio))
     slope = np.linalg.solve(x.T @ x, x.T @ target)
     share = float(target @ (x @ slope) / max(target @ target, 1e-12)) - columns / len(target)
     return Foreseen(max(share, 0.0), chance, what)
