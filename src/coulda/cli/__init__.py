@@ -114,9 +114,10 @@ def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
 def _keep_programs() -> None:
     """Keep compiled programs in the user's cache folder, so that a second command compiles nothing.
 
-    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there; a folder that JAX has been given itself stays as it is:
-    programs of others, kept there without a limit of its size, are a warning each once there is one. It is read when JAX
-    is imported, and workers inherit it. With a limit, JAX locks the folder, so that processes may share it.
+    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there. A folder that JAX has been given itself stays
+    as it is: programs that others keep there without a limit of its size would be a warning each, once there is one.
+    It is read when JAX is imported, and workers inherit it. With a limit, JAX locks the folder, so that processes may
+    share it.
     """
     place = os.environ.get("COULDA_CACHE")
     if place == "off" or "jax" in sys.modules or "JAX_COMPILATION_CACHE_DIR" in os.environ:
