@@ -35,7 +35,7 @@ from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, TableQ
-from coulda.evaluation.self_checks import correction_diagnostic, log_itself_diagnostic
+from coulda.evaluation.self_checks import as_known_by, correction_diagnostic, log_itself_diagnostic
 from coulda.evaluation.steps import CANDIDATES, Steps, default_regression, logged_steps, seen_by, steps_of
 from coulda.tails import student_quantile
 
@@ -299,7 +299,8 @@ class FittedQ(SinglePolicyMethod):
             sentence = "The network was fitted once; its own error is not in the interval."
             diagnostics += (Diagnostic("one fit", 1.0, "caution", sentence),)
         details = {"regression": type(regression).__name__, "ends depend on time": steps.timed}
-        return Estimate("FQE", value, found, first, float(len(reading)), diagnostics=diagnostics, details=details)
+        row = Estimate("FQE", value, found, first, float(len(reading)), diagnostics=diagnostics, details=details)
+        return as_known_by(reading, row)
 
 
 def fit_checks(
