@@ -70,7 +70,7 @@ def test_false_alarms_are_as_rare_as_promised():
     assert alarms < 10
 
 
-@pytest.mark.parametrize("policy", [TARGET, Stubborn()], ids=["table", "memory"])
+@pytest.mark.parametrize("policy", [TARGET, pytest.param(Stubborn(), marks=pytest.mark.slow)], ids=["table", "memory"])
 def test_sums_made_once_are_the_iteration(policy):
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
     regression, steps = table_of(policy, log)
