@@ -42,7 +42,7 @@ results: $(INSTALLED)    ## write docs/results.md anew, from results/*.json
 bench: $(INSTALLED)      ## run the benchmarks, peers in environments of their own
 	$(BIN)/python -m benchmarks
 
-faults: $(INSTALLED)     ## kill training, workers, nodes and a learner, and damage files; results/faults says what came of it
+faults: $(INSTALLED)     ## kill training, workers, nodes and a learner, damage and forge files; results/faults says what came of it
 	$(BIN)/python -m benchmarks.faults
 
 lock:            ## compile both locks anew (needs uv)

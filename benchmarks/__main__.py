@@ -1,8 +1,18 @@
-"""`make bench`: every benchmark in turn, or those that are named; results as JSON on standard output."""
+"""`make bench`: every benchmark in turn, or those that are named; results as JSON on standard output.
 
+Peers are installed into `.cache/peers` when they are first needed, each into an environment of its own.
+"""
+
+import argparse
+import ast
+import datetime
 import importlib
 import json
-import sys
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, TINY
 
 BENCHMARKS = [
     "counterfactual",
@@ -20,14 +30,44 @@ BENCHMARKS = [
     "gym",
     "hidden_fits",
     "fitting",
+    "basic_gym",
+    "accelerators",
+    "startup",
 ]
+RESULTS = ROOT / "results" / "benchmarks"
 
 
 def main() -> None:
-    names = sys.argv[1:] or BENCHMARKS
-    if unknown := [name for name in names if name not in BENCHMARKS]:
-        sys.exit(f"there is no benchmark {unknown}; there are {BENCHMARKS}")
-    print(json.dumps({name: importlib.import_module(f"benchmarks.{name}").main() for name in names}, indent=2))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; all by default")
+    parser.add_argument("--list", action="store_true", help="say what there is, and end")
+    parser.add_argument("--tiny", action="store_true", help="show in seconds that they run; the numbers mean nothing")
+    parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.relative_to(ROOT)}/NAME.json")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.names if name not in BENCHMARKS]:
+        parser.error(f"there is no benchmark {unknown}; there are {BENCHMARKS}")
+    if asked.write and TINY:
+        parser.error("--tiny shows that benchmarks run, and its numbers are not to be kept: leave out --write")
+    if asked.list:
+        print("\n".join(f"{name:16}{summary(name)}" for name in BENCHMARKS))
+        return
+    print(json.dumps({name: run(name, asked.write) for name in asked.names or BENCHMARKS}, indent=2))
+
+
+def summary(name: str) -> str:
+    """The first line of a benchmark's docstring, read without importing it."""
+    text = ast.get_docstring(ast.parse((Path(__file__).parent / f"{name}.py").read_text())) or ""
+    return text.splitlines()[0]
+
+
+def run(name: str, write: bool) -> dict[str, Any]:
+    """What a benchmark found, and under what circumstances."""
+    when = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "load before": os.getloadavg()[0]}
+    found = importlib.import_module(f"benchmarks.{name}").main()
+    found = {"measured": {**when, "cores": os.cpu_count(), "command": f"python -m benchmarks {name}"}, **found}
+    if write:
+        (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    return found
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import ROOT, run_peer
+from benchmarks.harness import ROOT, TINY, run_peer, sized
 from benchmarks.sbibm import PUBLISHED, TASKS, observed, reference
 from coulda.hindsight import train_hindsight
 from coulda.hindsight.pairs import load_pairs
@@ -28,10 +28,12 @@ from coulda.policies import AnyAction
 from coulda.pomdp import Episode
 from coulda.storage import replace_json
 
-SIMULATIONS = (10_000, 100_000)
-DRAWS = 10_000
+SIMULATIONS = sized((10_000, 100_000), (256,))
+DRAWS = sized(10_000, 16)
 ESTIMATOR = "nsf"
 """Of sbi: the neural spline flow of the benchmark."""
+LIMIT = "300"
+"""Seconds of the processor after which sbi's training is stopped, with the best that it has."""
 SEED = 1
 
 
@@ -42,26 +44,33 @@ def main() -> dict[str, Any]:
 
 def measure(task: str, count: int) -> dict[str, Any]:
     """One task with so many simulations: C2ST and seconds of both, and what is published."""
-    folder = ROOT / ".cache" / "amortized" / f"{task}-{count}"
+    folder = ROOT / ".cache" / "amortized" / f"{task}-{count}{'-tiny' * TINY}"
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "observations.npz", x=observed(task))
     np.savez(folder / "reference.npz", draws=reference(task))
     ours = _kept(folder / "ours.json", lambda: _ours(task, count, folder))
-    theirs = _kept(folder / "sbi.json", lambda: run_peer("sbi", "sbi_npe.py", task, str(folder), ESTIMATOR, str(DRAWS)))
+    theirs = _kept(
+        folder / "sbi.json", lambda: run_peer("sbi", "sbi_npe.py", task, str(folder), ESTIMATOR, str(DRAWS), LIMIT)
+    )
     scores = {
         name: _kept(
             folder / f"{name}-c2st.json",
-            lambda name=name: run_peer("sbi", "c2st.py", str(folder / "reference.npz"), str(folder / f"{name}.npz")),
+            lambda name=name: run_peer("sbi", "c2st.py", *(str(folder / one) for one in _compared(name))),
         )["c2st"]
         for name in ("ours", f"sbi-{ESTIMATOR}")
     }
     return {
         "C2ST": {name: round(float(np.mean(values)), 4) for name, values in scores.items()},
         "C2ST of each observation": scores,
-        "published C2ST of NPE": PUBLISHED[task][count],
+        "published C2ST of NPE": PUBLISHED[task].get(count),
         "ours": ours,
         f"sbi {ESTIMATOR}": theirs,
     }
+
+
+def _compared(name: str) -> tuple[str, str, str]:
+    """The reference, whose draws they are compared with, and where the scores are kept."""
+    return "reference.npz", f"{name}.npz", f"{name}-c2st.txt"
 
 
 def _kept(path: Path, make: Any) -> Any:

@@ -7,7 +7,6 @@ one after the other in one run; each takes its fastest call. Ours in a process o
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from typing import Any
@@ -16,22 +15,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from benchmarks.harness import ROOT, run_peer
+from benchmarks.harness import child, run_peer, sized
 from benchmarks.networks import fastest
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import negative_elbo
 from coulda.pomdp import Episode
 from coulda.trainer import sum_over_devices, use_all_cores
 
-GRID, TILES, ACTIONS, STEPS = 10, 7, 5, 50
-ARCHITECTURE = {"num_layers": 8, "channels": 32, "latents": 8}
-BATCHES, REPEATS = (4, 32), 5
+GRID, TILES, ACTIONS, STEPS = 10, 7, 5, sized(50, 2)
+ARCHITECTURE = {"num_layers": sized(8, 2), "channels": 32, "latents": 8}
+BATCHES, REPEATS = sized(((4, 32), 5), ((4,), 1))
 
 
 def main() -> dict[str, Any]:
     """Pairs a second of both, and their ratios, by the size of the batch."""
-    command = [sys.executable, "-m", "benchmarks.elbo", "--ours"]
-    ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+    ours = child("elbo", "--ours")
     sizes = {"size": GRID - 2, "tiles": TILES, "actions": ACTIONS, "steps": STEPS, **ARCHITECTURE}
     settings = {**sizes, "batches": BATCHES, "repeats": REPEATS, "threads": os.cpu_count()}
     theirs = run_peer("torch", "torch_elbo.py", json.dumps(settings))

@@ -1,10 +1,9 @@
-"""`make faults`: training, workers, nodes and a learner are killed, files are damaged; what came of it, as JSON.
+"""`make faults`: training, workers, nodes and a learner are killed, files are damaged or forged; what came of it.
 
 Each fault is a program under `tests/programs`, of which the tests run a shorter version.
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, isolated
 
 PROGRAMS = ROOT / "tests" / "programs"
 RESULTS = ROOT / "results" / "faults"
@@ -27,12 +26,6 @@ def program(name: str, *arguments: Any, timeout: float = 3600) -> str:
     if done.returncode:
         raise SystemExit(f"{name} {arguments} failed:\n{done.stderr[-4000:]}")
     return done.stdout.strip().splitlines()[-1]
-
-
-def isolated(*arguments: Any) -> list[str]:
-    """A command of Python in a network of its own, so that nothing of Ray can be reached from outside."""
-    own_network = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
-    return [*own_network, sys.executable, *map(str, arguments)]
 
 
 def on_ray(*arguments: Any, timeout: float = 3600) -> dict[str, Any]:
@@ -65,6 +58,8 @@ def learner(kills: int = 10) -> dict[str, Any]:
 
 FAULTS: dict[str, Callable[[], dict[str, Any]]] = {
     "corruption": lambda: json.loads(program("corruption.py", 5000, 0)),
+    "fuzz": lambda: json.loads(program("fuzz.py", 6000, 0)),
+    "crashes": lambda: json.loads(program("crash_points.py")),
     "training": training,
     "learner": learner,
     "actors": lambda: on_ray("actors", 100, 0),

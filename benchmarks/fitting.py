@@ -1,4 +1,4 @@
-"""`fit` of 10^5 transitions with five members and five folds, verdict and all: seconds, three seeds. The bar is 120."""
+"""`fit` of 10^5 transitions with five members and five folds and the verdict: seconds, three seeds; 120 are allowed."""
 
 import time
 from typing import Any
@@ -7,10 +7,11 @@ import gymnasium
 import jax
 import numpy as np
 
+from benchmarks.harness import sized
 from coulda.episodes import EpisodeLog, Schema, checked_log
 from coulda.fitting import NeuralFit, fit
 
-EPISODES, STEPS, SIZE, SEEDS = 10_000, 10, 5, 3
+EPISODES, STEPS, SIZE, SEEDS = sized((10_000, 10, 5, 3), (60, 4, 2, 1))
 
 
 def made(seed: int) -> EpisodeLog:
@@ -35,8 +36,9 @@ def made(seed: int) -> EpisodeLog:
 def main() -> dict[str, Any]:
     found = []
     for seed in range(SEEDS):
-        log, start = made(seed), time.perf_counter()
+        log, start, busy = made(seed), time.perf_counter(), time.process_time()
         fitted = fit(jax.random.key(seed), log, NeuralFit("location_scale"))
         told = {d.name: d.verdict for d in fitted.verdict}
-        found.append({"seconds": time.perf_counter() - start, "verdict": told})
+        spent = {"seconds": time.perf_counter() - start, "processor seconds": time.process_time() - busy}
+        found.append(spent | {"verdict": told})
     return {"transitions": EPISODES * STEPS, "fits": found}

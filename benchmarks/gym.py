@@ -5,6 +5,7 @@ Ratios are medians over rounds in which both take turns, so that whoever else wo
 
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,24 +14,26 @@ import gymnasium
 import jax
 import numpy as np
 
+from benchmarks.harness import sized
 from coulda.environments import GymSimulator
 from coulda.environments.taping import taped_reset, taped_step
 from coulda.policies import AnyAction
 from coulda.pomdp import rollout
+from coulda.studies.gym import shop, worlds
 
-NAMES = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1")
-STEPS, ROUNDS = 3000, 15
-EPISODES, WORKERS = 256, (0, 1, 2)
+STEPS, ROUNDS = sized((3000, 15), (50, 1))
+EPISODES, WORKERS = sized((256, (0, 1, 2)), (2, (0, 1)))
 
 
 def main() -> dict[str, Any]:
-    return {"stepping": {name: stepping(name) for name in NAMES}, "workers": workers()}
+    stepped = {name: stepping(make) for name, make in worlds().items()}
+    return {"stepping": stepped, "workers": workers()}
 
 
-def stepping(name: str) -> dict[str, float]:
-    """Microseconds a step, resets included, of random actions."""
-    make = partial(gymnasium.make, name)
-    model = GymSimulator(make, horizon=200, workers=0)
+def stepping(make: Callable[[], Any]) -> dict[str, float]:
+    """Microseconds of the processor a step, resets included, of random actions."""
+    # The shelf of the inventory is shuffled, one draw a piece: it may hold more than a dry run meets.
+    model: Any = GymSimulator(make, horizon=200, workers=0, draws_per_step=150 if make is shop else None)
     plain, taped = make(), make()
     sizes = [noise.shape[0] for noise in (model.initial_noise, model.transition_noise)]
     rng = np.random.default_rng(0)

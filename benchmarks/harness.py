@@ -9,10 +9,36 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[1]
 PEERS = Path(__file__).parent / "peers"
+TINY = "--tiny" in sys.argv
+
+Size = TypeVar("Size")
+
+
+def sized(full: Size, tiny: Size) -> Size:
+    """`tiny` under `--tiny`, which shows in seconds that a benchmark runs; its numbers mean nothing."""
+    return tiny if TINY else full
+
+
+def child(module: str, *arguments: str, alone: bool = False) -> dict[str, Any]:
+    """What `python -m benchmarks.MODULE` says: JAX's devices are fixed when it is first used.
+
+    Args:
+        module: a benchmark's.
+        arguments: of its command line.
+        alone: whether it runs in a network of its own, so that nothing of Ray can be reached from outside.
+    """
+    command = ["-m", f"benchmarks.{module}", *arguments, *(["--tiny"] if TINY else [])]
+    return _run(isolated(*command) if alone else [sys.executable, *command], cwd=ROOT)
+
+
+def isolated(*arguments: Any) -> list[str]:
+    """A command of Python in a network of its own, so that nothing of Ray can be reached from outside."""
+    own_network = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+    return [*own_network, sys.executable, *map(str, arguments)]
 
 
 def peer_python(name: str) -> Path:
@@ -43,18 +69,19 @@ def beside() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *site.getsitepackages()])}
 
 
-def _run(command: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
-    result = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+def _run(command: list[str], **settings: Any) -> dict[str, Any]:
+    result = subprocess.run(command, check=False, capture_output=True, text=True, **settings)
     if result.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr}")
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
 def seconds(function: Callable[[], Any], repeats: int = 7) -> dict[str, float]:
-    """Seconds of the first call (with compilation) and the median of `repeats` warm ones."""
-    times = []
+    """Seconds of the first call (with compilation), the median of `repeats` warm ones, and the processor's least."""
+    times, worked = [], []
     for _ in range(repeats + 1):
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), time.process_time()
         function()
         times.append(time.perf_counter() - start)
-    return {"first_call": times[0], "warm": statistics.median(times[1:])}
+        worked.append(time.process_time() - begun)
+    return {"first_call": times[0], "warm": statistics.median(times[1:]), "processor": min(worked[1:])}

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import run_peer
+from benchmarks.harness import run_peer, sized
 from coulda.episodes import EpisodeLog, Schema, checked_log
 from coulda.fitting import HiddenFit, fit
 from coulda.hindsight import Exact
 from coulda.pomdp import batched
 
-EPISODES, STEPS, ROUNDS, STARTS, SEEDS = 60, 20, 60, 2, 3
+EPISODES, STEPS, ROUNDS, STARTS, SEEDS = sized((60, 20, 60, 2, 3), (8, 4, 2, 1, 1))
 
 
 def chain(seed: int) -> EpisodeLog:

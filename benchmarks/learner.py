@@ -6,13 +6,11 @@
   where it is not installed.
 
 Each side in a process of its own, one after the other, since JAX's devices are fixed when it is first used.
-`--tiny` shows in seconds that it runs; its numbers mean nothing.
 """
 
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -23,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.harness import ROOT, run_peer
+from benchmarks.harness import child, run_peer, sized
 from benchmarks.networks import fastest
 from coulda.cli.executors import open_executor
 from coulda.environments.sokoban import Sokoban
@@ -34,25 +32,24 @@ from coulda.pomdp import Episode, batched
 from coulda.recipes import ImpalaRecipe, PolicyNetwork, impala_recipe
 from coulda.trainer import use_all_cores
 
-TINY = "--tiny" in sys.argv
 GRID, TILES, ACTIONS = 10, 7, 5
-SIZES = (1, 4, 1, 8) if TINY else (3, 32, 2, 256)
+SIZES = sized((3, 32, 2, 256), (1, 4, 1, 8))
 ARCHITECTURE = dict(zip(("layers", "channels", "ticks", "units"), SIZES, strict=True))
-STEPS, BATCH, REPEATS = (2, 4, 1) if TINY else (20, 64, 7)
-EPISODES = 4 if TINY else 32
+STEPS, BATCH, REPEATS = sized((20, 64, 7), (2, 4, 1))
+EPISODES = sized(32, 4)
 PAPER = replace(
     impala_recipe("10x10", "paper"),
     network=PolicyNetwork(**ARCHITECTURE, focus=False),
     batch=EPISODES,
-    levels=EPISODES if TINY else 10_000,
+    levels=sized(10_000, EPISODES),
     max_staleness=1,
 )
-UPDATES, WARM_UP = (2, 1) if TINY else (6, 2)
+UPDATES, WARM_UP = sized((6, 2), (2, 1))
 
 
 def main() -> dict[str, Any]:
     """All three parts."""
-    ours = _child("--learner")
+    ours = child("learner", "--learner")
     sizes = {"size": GRID - 2, "inputs": TILES, "actions": ACTIONS, "kernel": 3, **ARCHITECTURE}
     settings = {**sizes, "steps": STEPS, "batch": BATCH, "repeats": REPEATS, "threads": os.cpu_count()}
     theirs = run_peer("torch", "torch_learner.py", json.dumps(settings))
@@ -65,8 +62,10 @@ def main() -> dict[str, Any]:
             "times_torch": round(theirs["seconds"] / ours["seconds"], 2),
             "compile_seconds": ours["compile_seconds"],
         },
-        "actors": _child("--actors"),
-        "executors_frames_per_second": {name: _child("--executor", name)["frames_per_second"] for name in names},
+        "actors": child("learner", "--actors"),
+        "executors_frames_per_second": {
+            name: child("learner", "--executor", name, alone=name == "ray")["frames_per_second"] for name in names
+        },
         "cores": os.cpu_count(),
         "load_average": os.getloadavg()[0],
     }
@@ -130,11 +129,6 @@ def _random_episodes() -> Episode:
     action = jax.random.randint(keys[1], (BATCH, STEPS), 0, ACTIONS)
     reward = jax.random.normal(keys[2], (BATCH, STEPS))
     return Episode(observation, action, reward, jnp.ones((BATCH, STEPS), bool), jnp.full((BATCH, STEPS), -1.6))
-
-
-def _child(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.learner", *arguments, *(["--tiny"] if TINY else [])]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout)
 
 
 if __name__ == "__main__":

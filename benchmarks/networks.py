@@ -8,7 +8,6 @@ direct convolution; Winograd's method needs 4/9 of them, so the share may exceed
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,19 +16,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.harness import ROOT, run_peer
+from benchmarks.harness import child, run_peer, sized
 from coulda.policies.conv_lstm import paper_policy
 from coulda.trainer import shard_batch, sum_over_devices, use_all_cores
 
 GRID, TILES, ACTIONS = 10, 7, 5
 ARCHITECTURE = {"layers": 3, "channels": 32, "kernel": 3, "ticks": 2, "units": 256}
-STEPS, BATCH, REPEATS = 20, 64, 7
+STEPS, BATCH, REPEATS = sized((20, 64, 7), (2, 4, 1))
 
 
 def main() -> dict[str, Any]:
     """Steps a second of both, and their ratios."""
-    command = [sys.executable, "-m", "benchmarks.networks", "--ours"]
-    ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+    ours = child("networks", "--ours")
     sizes = {"size": GRID - 2, "inputs": TILES, "actions": ACTIONS, **ARCHITECTURE}
     settings = {**sizes, "steps": STEPS, "batch": BATCH, "repeats": REPEATS, "threads": os.cpu_count()}
     theirs = run_peer("torch", "torch_networks.py", json.dumps(settings))

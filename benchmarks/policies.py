@@ -9,15 +9,15 @@
 import json
 from typing import Any
 
-from benchmarks.harness import run_beside
+from benchmarks.harness import run_beside, sized
 
-TORCH = {"episodes": 100_000, "widths": [64, 256], "repeats": 3, "threads": 1}
+TORCH = sized({"episodes": 100_000, "widths": [64, 256], "repeats": 3}, {"episodes": 200, "widths": [8], "repeats": 1})
 
 
 def main() -> dict[str, Any]:
     """What was found."""
     return {
-        "pytorch": run_beside("torch", "policies_torch.py", json.dumps(TORCH)),
+        "pytorch": run_beside("torch", "policies_torch.py", json.dumps(TORCH | {"threads": 1})),
         "scikit-learn": run_beside("scikit_learn", "policies_scikit_learn.py"),
         "stable-baselines3": run_beside("stable_baselines3", "policies_stable_baselines3.py"),
         "onnx": run_beside("onnx", "policies_onnx.py"),

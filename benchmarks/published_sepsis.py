@@ -10,6 +10,7 @@ began on; this file repeats the arithmetic in fresh code, so that both can be ti
 
 import time
 
+import jax.numpy as jnp
 import numpy as np
 
 from coulda.environments.sepsis import kernel
@@ -23,7 +24,7 @@ def projected_model() -> np.ndarray:
     """P(s' | s, a) over 144 states without glucose, death and discharge, `[8, 146, 146]`."""
     probabilities = np.asarray(kernel.transition_probabilities(), float)
     mixed = 0.8 * probabilities[0] + 0.2 * probabilities[1]
-    given = [int(kernel.treatment_bits(np.int32(a))) for a in range(8)]
+    given = [int(kernel.treatment_bits(jnp.int32(a))) for a in range(8)]
     rewards, observed = kernel.rewards(), np.arange(720)
     vitals, treatments = np.divmod(observed, 8)
     project = (vitals // 5) * 8 + treatments
@@ -44,9 +45,9 @@ def best_policy(model: np.ndarray, discount: float = 0.99, epsilon: float = 0.05
     value, reward = np.zeros(STATES), np.zeros(STATES)
     reward[[DEAD, DISCHARGED]] = -1, 1
     for _ in range(1000):
-        q = model @ (reward + discount * value)
-        value = q.max(0)
+        value = (model @ (reward + discount * value)).max(0)
         value[[DEAD, DISCHARGED]] = 0
+    q = model @ (reward + discount * value)
     return (1 - epsilon) * np.eye(8)[q.argmax(0)] + epsilon / 8
 
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.faults import isolated
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, isolated
 
 RESULTS = ROOT / "results" / "scaling"
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)

@@ -7,7 +7,6 @@ as many forward passes of the policy and of the scenario model, and as many grad
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,31 +15,28 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from coulda.evaluation.history import taken_log_probs
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import child, sized
 from coulda.experiments.policy_search import adam
 from coulda.experiments.reproduction import ingredients, search_preset
 from coulda.hindsight.learned import Learned
 from coulda.planners.mixture import ExpertSchedule, prepared
 from coulda.pomdp import Episode, batched
+from coulda.pomdp.walk import taken_log_probs
 from coulda.recipes.sokoban import draw_levels, make_sokoban, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
 from coulda.search.objective import weighted_log_likelihood
 from coulda.trainer import sum_over_devices, use_all_cores
 
-SIZES = {"7x7, 16 channels": ("desktop", "7x7", 15), "the paper's": ("paper", None, 3)}
+SIZES = sized(
+    {"7x7, 16 channels": ("desktop", "7x7", 15), "the paper's": ("paper", None, 3)}, {"smoke": ("smoke", None, 1)}
+)
 """Preset and world of `coulda reproduce search`, and how often each part is timed."""
 
 
 def main() -> dict[str, Any]:
     """By size. Measured in processes of their own, since JAX's devices are fixed when it is first used."""
-
-    def child(name: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "benchmarks.search", name]
-        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout)
-
-    return {name: child(name) for name in SIZES}
+    return {name: child("search", name) for name in SIZES}
 
 
 def measure(name: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ sees diabetes. Counts are of counterfactual episodes: one logged episode under o
 import json
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from benchmarks.harness import child, sized
 from benchmarks.published_sepsis import episodes_per_second
 from coulda.environments import Sepsis
 from coulda.hindsight import Exact
@@ -26,6 +26,9 @@ from coulda.planners import TabularPlanner, policy_iteration
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Episode, Policy, batched, rollout
 
+STREAMED = sized((10_000, 100_000, 1_000_000), (1_000,))
+TIMED = sized(100, 2)
+"""Episodes of the published algorithm."""
 CHUNK = 512
 """Episodes at once; their [20, 90] Gumbels fit the cache."""
 
@@ -51,12 +54,12 @@ def counterfactual_returns(source: Exact, targets: tuple[Policy, ...], keys: Arr
 @eqx.filter_jit
 def streamed_mean(source: Exact, targets: tuple[Policy, ...], keys: Array) -> Array:
     """The mean returns where episodes are logged, explained and forgotten again: only keys are kept."""
+    behavior = source.behavior
+    assert behavior is not None
 
     def one(key: Array) -> Array:
         noise = source.model.scenario_prior.sample(key)
-        return _returns(
-            source, targets, jax.random.fold_in(key, 1), rollout(source.model, source.behavior, noise).episode
-        )
+        return _returns(source, targets, jax.random.fold_in(key, 1), rollout(source.model, behavior, noise).episode)
 
     return batched(one, keys, CHUNK).mean(0)
 
@@ -81,8 +84,13 @@ def _stream(episodes: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def main(logged: int = 100_000, streamed: tuple[int, ...] = (10_000, 100_000, 1_000_000)) -> dict[str, Any]:
-    """Everything, as JSON."""
+def main() -> dict[str, Any]:
+    """Everything, in a process with a device for each core."""
+    return child("sepsis")
+
+
+def measure(logged: int = sized(100_000, 1_000)) -> dict[str, Any]:
+    """Everything, in this process."""
     model = Sepsis(reparameterization="gumbel_max")
     physician = policy_iteration(model, 0.99).planner.noisy(0.05)
     source, targets = Exact(model, behavior=physician), policies()
@@ -93,9 +101,10 @@ def main(logged: int = 100_000, streamed: tuple[int, ...] = (10_000, 100_000, 1_
         jax.block_until_ready(counterfactual_returns(source, targets, keys, episodes))
 
     thousand = jax.tree.map(lambda leaf: jnp.repeat(leaf[:1000], 5, axis=0), episodes)
+    their_keys = jax.random.split(jax.random.key(2), len(thousand.reward))
 
     def as_published() -> None:
-        jax.block_until_ready(counterfactual_returns(source, targets[:1], keys[:5000], thousand))
+        jax.block_until_ready(counterfactual_returns(source, targets[:1], their_keys, thousand))
 
     start = time.perf_counter()
     all_policies()
@@ -103,8 +112,8 @@ def main(logged: int = 100_000, streamed: tuple[int, ...] = (10_000, 100_000, 1_
     as_published()
     whole, small = _warm(all_policies), _warm(as_published)
     published_start = time.process_time()
-    published = {"wall": 1 / episodes_per_second(episodes=100)}
-    published["cpu"] = (time.process_time() - published_start) / 100
+    published = {"wall": 1 / episodes_per_second(episodes=TIMED)}
+    published["cpu"] = (time.process_time() - published_start) / TIMED
     return {
         "devices": jax.local_device_count(),
         "load_average": os.getloadavg()[0],
@@ -118,7 +127,7 @@ def main(logged: int = 100_000, streamed: tuple[int, ...] = (10_000, 100_000, 1_
         "published_algorithm_seconds_for_1000_episodes_x_5": 5000 * published["wall"],
         "ratio": 5000 * published["wall"] / small["wall"],
         "ratio_of_cpu_seconds": 5000 * published["cpu"] / small["cpu"],
-        "peak_megabytes": {str(n): peak_megabytes(n) for n in streamed},
+        "peak_megabytes": {str(n): peak_megabytes(n) for n in STREAMED},
     }
 
 
@@ -131,5 +140,4 @@ def _warm(function: Callable[[], None]) -> dict[str, float]:
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", multiprocessing.cpu_count())
-    sizes = [int(argument) for argument in sys.argv[1:]]
-    print(json.dumps(main(*sizes[:1], *([tuple(sizes[1:])] if sizes[1:] else [])), indent=2))
+    print(json.dumps(measure()))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2
 
@@ -63,7 +64,7 @@ def _by_vitals(published: dict[str, np.ndarray], exact: np.ndarray) -> tuple[np.
     vitals, treatments = np.divmod(following, kernel.NUM_TREATMENTS)
     sampled = np.zeros_like(exact)
     np.add.at(sampled, (component, action, state, vitals), published["probability"])
-    given = np.array([int(kernel.treatment_bits(np.int32(a))) for a in range(kernel.NUM_ACTIONS)])
+    given = np.array([int(kernel.treatment_bits(jnp.int32(a))) for a in range(kernel.NUM_ACTIONS)])
     wrong_treatments = (treatments != given[action]).sum()
     return sampled, int(wrong_treatments + ((sampled > 0) & (exact == 0)).sum())
 

@@ -16,25 +16,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import run_peer
+from benchmarks.harness import run_peer, sized
 from coulda.environments.sokoban import Sokoban, SokobanBatch, UniformLevels, generate, read_levels, solve, tiles
 from coulda.pomdp import GumbelMaxChoice
 
-BATCH, STEPS = 8192, 100
-EPISODES, HORIZON = 24_000, 50
+BATCH, STEPS = sized((8192, 100), (8, 2))
+EPISODES, HORIZON = sized((24_000, 50), (40, 10))
+LEVELS = sized(20_000, 20)
 
 
 def agreement(boxoban: Path | None) -> dict[str, Any]:
     """Every state and reward of a million random transitions, four boxes, real levels first when there are any."""
-    levels = generate(jax.random.key(0), 1000, num_boxes=4)
+    levels = generate(jax.random.key(0), LEVELS // 20, num_boxes=4)
     if boxoban is not None:
         levels = np.concatenate([read_levels(boxoban, num_boxes=4), levels])
     played = play(np.resize(levels, (EPISODES, *levels.shape[1:])))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "play.npz"
-        np.savez(path, levels=len(levels), **played)
+        np.savez(path, allow_pickle=False, levels=len(levels), **played)
         report = run_peer("sokoban", "sokoban_engines.py", "agree", str(path))
-    real = 0 if boxoban is None else len(levels) - 1000
+    real = 0 if boxoban is None else len(levels) - LEVELS // 20
     return report | {
         "real_levels": real,
         "boxes_pushed_on_or_off_targets": int((played["rewards"] != 0).sum()),
@@ -93,7 +94,7 @@ def speed() -> dict[str, Any]:
 
 def our_speed() -> dict[str, float]:
     """Best of several runs, warm, each a scan of `STEPS` steps over `BATCH` episodes."""
-    levels = generate(jax.random.key(0), 10_000)
+    levels = generate(jax.random.key(0), LEVELS // 2)
     model = Sokoban(levels=UniformLevels(levels), action_mechanism=GumbelMaxChoice(5))
     batch = SokobanBatch.of(model)
     actions = jax.random.randint(jax.random.key(1), (STEPS, BATCH), 0, 5).astype(jnp.uint8)
@@ -119,8 +120,8 @@ def our_speed() -> dict[str, float]:
         "state_only": STEPS * BATCH / best(lambda: game(state.boards)),
         "observation_and_auto_reset": STEPS * BATCH / best(lambda: episodes(state, timestep)),
         "pomdp_transition_and_reward": STEPS * BATCH / best(lambda: pomdp(starts)),
-        "levels": 20_000 / best(lambda: generate(jax.random.key(3), 20_000), repeats=3),
-        "levels_solved": 2_000 / best(lambda: solve(levels[:2_000], 3), repeats=2),
+        "levels": LEVELS / best(lambda: generate(jax.random.key(3), LEVELS), repeats=3),
+        "levels_solved": LEVELS // 10 / best(lambda: solve(levels[: LEVELS // 10], 3), repeats=2),
     }
 
 

@@ -1,6 +1,6 @@
 """How good the generated levels are, and how good the solver is, against real Boxoban levels.
 
-    python benchmarks/sokoban_levels.py tests/fixtures/boxoban_unfiltered_test.txt --out results/sokoban
+    python -m benchmarks.sokoban_levels tests/fixtures/boxoban_unfiltered_test.txt --out results/sokoban
 
 Prints JSON, and writes it and a figure into `--out`. Four-box levels are compared with the real ones; three-box levels,
 those of the paper, are checked one by one; every solution is replayed through the environment.
@@ -44,7 +44,7 @@ def main() -> None:
     fidelity = compare(real, fake)
     three, three_lengths = check_generated(arguments.levels)
     report = {
-        "command": f"python benchmarks/sokoban_levels.py BOXOBAN --levels {arguments.levels}",
+        "command": f"python -m benchmarks.sokoban_levels BOXOBAN --levels {arguments.levels}",
         "boxoban_solver": solver_report,
         "fidelity_four_boxes": fidelity,
         "generated_three_boxes": three,
@@ -79,7 +79,9 @@ def check_solver(levels: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
 
 def replays(levels: np.ndarray, actions: np.ndarray, num_boxes: int) -> np.ndarray:
     """Whether each action sequence solves its level, by the environment itself."""
-    environment = Sokoban(UniformLevels(levels), GumbelMaxChoice(tiles.NUM_ACTIONS), num_boxes=num_boxes)
+    environment = Sokoban(
+        levels=UniformLevels(levels), action_mechanism=GumbelMaxChoice(tiles.NUM_ACTIONS), num_boxes=num_boxes
+    )
 
     def play(level, sequence):
         step = lambda state, action: (environment.transition(state, action, ()), None)
@@ -141,7 +143,7 @@ def compare(real: np.ndarray, fake: np.ndarray) -> dict[str, Any]:
     """Kolmogorov–Smirnov distances and a classifier two-sample test."""
     real_features, fake_features = features(real), features(fake)
     distances = {
-        name: round(float(stats.ks_2samp(real_features[name], fake_features[name]).statistic), 4) for name in FEATURES
+        name: round(float(stats.ks_2samp(real_features[name], fake_features[name])[0]), 4) for name in FEATURES
     }
     adjacent = [float((f["player_box_distance"] == 1).mean()) for f in (real_features, fake_features)]
     return {

@@ -49,7 +49,7 @@ jax.devices()  # here and now: no test is given other devices by a command that 
 hypothesis.settings.register_profile("coulda", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 hypothesis.settings.load_profile("coulda")
 
-MAX_MEMORY = 1_000_000_000
+MAX_MEMORY = 1_200_000_000
 MIN_GROWTH = 150_000_000
 few_programs_at = MAX_MEMORY
 

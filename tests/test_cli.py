@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes."""
 
 import io
+import os
 import subprocess
 import sys
 
@@ -80,6 +81,32 @@ def test_where_compiled_programs_are_kept_is_one_variable(tmp_path):
     assert kept == {"off": "None", str(tmp_path): str(tmp_path)}
 
 
+@pytest.mark.slow
+def test_two_processes_share_what_they_compile_and_a_third_compiles_nothing(tmp_path):
+    """At once, into one empty folder: the same table from both, and no program is compiled twice after them."""
+    (tmp_path / "mine.py").write_text(
+        "from coulda.policies import TabularPolicy\npolicy = TabularPolicy([[0.9, 0.1], [0.2, 0.8]])"
+    )
+    rows = [f"{i},{t},{(i + t) % 2},{i * t % 2},{i % 3},0.5" for i in range(60) for t in range(2)]
+    (tmp_path / "log.csv").write_text("\n".join(["episode,step,observation,action,reward,probability", *rows]))
+    command = ["evaluate", "log.csv", "--policy", "mine.py:policy", "--no-fit"]
+    keep = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment = keep | {"COULDA_CACHE": str(tmp_path / "cache"), "PYTHONPATH": ":".join(sys.path)}
+    start = lambda: subprocess.Popen(
+        [sys.executable, "-m", "coulda", *command], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    entries = lambda: sorted(path.name for path in (tmp_path / "cache").glob("*-cache"))
+    told = [process.communicate()[0] for process in [start(), start()]]
+    compiled = entries()
+    third = start()
+    told.append(third.communicate()[0])
+    assert third.returncode == 0
+    assert "WIS" in told[0]
+    assert told[0] == told[1] == told[2]
+    assert len(compiled) > 3
+    assert entries() == compiled
+
+
 def test_an_unknown_command_says_what_there_is():
     result = run("nonsense")
     assert result.returncode == 2
@@ -130,6 +157,7 @@ def test_what_computes_is_a_command(name):
     assert name in COMMANDS
 
 
+@pytest.mark.slow
 def test_commands_that_compute_have_all_cores():
     program = """
 import os, jax

@@ -3,9 +3,19 @@
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 from coulda.cli import main
+from coulda.cli.evaluate import table
+from coulda.cli.showing import Screen
+from coulda.episodes import collect, write_log
+from coulda.episodes.log import Schema
+from coulda.episodes.validation import checked_log
+from coulda.evaluation import ImportanceSampling, compare
+from tests.triage import BEHAVIOR, TARGET, triage
 
 TABLE = "episode,step,observation,action,reward\n0,0,0,0,1.0\n0,1,1,1,0.0\n"
 TRAIN = ["train", "--world", "tiger", "--preset", "smoke"]
@@ -65,3 +75,35 @@ def test_a_mistake_is_a_sentence(arguments, message, tmp_path: Path, capsys):
     assert "Traceback" not in told
 
     assert re.search(message.replace("MINE", ""), told), told
+
+
+HOSTILE = ("[/bold]", "\x1b[31mred", "[link=file:///etc]x", "a\x9b2Jb", "constructor")
+
+
+def test_names_of_others_are_only_shown(tmp_path: Path, capsys):
+    """In a log's own notes and labels, and in what is said of a wrong path."""
+    schema = Schema(spaces.Discrete(3), spaces.Discrete(5), action_names=HOSTILE, notes=HOSTILE)
+    steps = np.zeros(2, int)
+    write_log(
+        tmp_path / "log", checked_log(schema, np.zeros(3, int), steps, steps.astype(float), [2], np.array([True]))
+    )
+    main(["episodes", "info", str(tmp_path / "log")])
+    main(["episodes", "validate", str(tmp_path / "log")])
+    for name in HOSTILE:
+        with pytest.raises(SystemExit):
+            main(["episodes", "info", name])
+    told = capsys.readouterr()
+    for text in (told.out, told.err):
+        assert "[/bold]" in text
+        assert "\x1b" not in text
+        assert "\x9b" not in text
+
+
+def test_policies_may_be_called_anything_in_the_table(capsys):
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    found = compare(jax.random.key(1), log, dict.fromkeys(HOSTILE, TARGET), [ImportanceSampling()])
+    Screen(width=200).print(table(found))
+    told = capsys.readouterr().out
+    assert "[/bold]" in told
+    assert "\x1b" not in told
+    assert "\x9b" not in told

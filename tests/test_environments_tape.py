@@ -55,6 +55,24 @@ def test_draws_go_by_the_inverse_cdf(name, arguments, reference):
     np.testing.assert_allclose(single, found[1234])
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("poisson", (2.4,)), ("poisson", (3000.0,)), ("binomial", (6, 0.5)), ("geometric", (0.3,)), ("integers", (3, 8)),
+     ("choice", ([4, 5, 6],)), ("choice", ([4, 5, 6], None, True, [0.2, 0.0, 0.8]))],
+)  # fmt: skip
+def test_one_draw_is_what_it_is_among_many(name, arguments):
+    """Single draws have a quick way of their own, by tables."""
+    row = np.float32(np.arange(0, 1, 1 / 97)).tolist()
+    many = list(arguments)
+    if name == "choice":
+        many[1:2] = [len(row)]
+        together = getattr(taped(row), name)(*many)
+    else:
+        together = getattr(taped(row), name)(*many, size=len(row))
+    alone = [getattr(taped([u]), name)(*arguments) for u in row]
+    np.testing.assert_array_equal(alone, together)
+
+
 def test_arguments_may_be_named_and_arrays():
     assert taped([0.3]).normal(loc=1.0, scale=0.0) == 1.0
     assert taped([0.3, 0.9]).poisson(lam=np.array([0.0, 50.0])).shape == (2,)

@@ -56,7 +56,7 @@ def test_one_step_by_all_couplings():
     np.testing.assert_allclose(same.high, log.episode_returns, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["gumbel_max", "inverse_cdf"])
+@pytest.mark.parametrize("name", ["gumbel_max", pytest.param("inverse_cdf", marks=pytest.mark.slow)])
 def test_named_reparameterizations_lie_between(name: str):
     model = triage(reparameterization=name)
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 400)

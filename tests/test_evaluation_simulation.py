@@ -189,7 +189,13 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+FAST = ("never ends", "pulls twice as hard")
+"""One with numbered and one with continuous states; the others are in the slow run."""
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[] if what in FAST else [pytest.mark.slow]) for what in WRONG]
+)
 def test_a_wrong_model_is_warned_of_and_told_why(what):
     name, model, sentence = WRONG[what]
     found = simulated(model, logged(name, 1000))
@@ -224,6 +230,7 @@ def test_a_behavior_with_memory_is_not_held_against_the_model():
     assert simulated(double, log, stubborn=stubborn).verdict == "do not trust"
 
 
+@pytest.mark.slow
 def test_where_states_are_hidden_and_probabilities_missing_the_behavior_may_be_to_blame():
     world, _ = worlds()["tiger"]
     double = eqx.tree_at(lambda model: model.rewards, world, 2 * world.rewards)
@@ -235,6 +242,7 @@ def test_where_states_are_hidden_and_probabilities_missing_the_behavior_may_be_t
     assert simulated(changed(reward=2 * REWARD), without_probabilities(logged("triage"))).verdict == "do not trust"
 
 
+@pytest.mark.slow
 def test_only_where_there_is_no_hindsight_and_once_for_all_policies():
     wrong, log = changed(reward=2 * REWARD), logged("triage")
     policies = {"target": TARGET, "behavior": BEHAVIOR}

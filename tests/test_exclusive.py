@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coulda.stages import Stages
-from coulda.storage import LOCK, exclusive, verify_artifact
+from coulda.storage import LOCK, ArtifactError, exclusive, verify_artifact
 from tests.programs import holders
 
 PROGRAM = [sys.executable, str(Path(holders.__file__))]
@@ -79,6 +79,7 @@ def test_a_second_process_is_refused_and_goes_on_when_the_first_is_killed(tmp_pa
     assert sorted(json.loads((tmp_path / "seconds.json").read_text())) == [path.name for path in made]
 
 
+@pytest.mark.slow
 def test_processes_that_take_turns_lose_nothing(tmp_path):
     refused = 0
     with working_at_once("take_turns", tmp_path, "ab") as processes:
@@ -144,3 +145,9 @@ def test_leftovers_of_killed_writers_are_swept_and_nothing_else(tmp_path):
         (tmp_path / ".note.abc.partial").mkdir()
         with exclusive(tmp_path):  # somebody in this process may be writing by now
             assert (tmp_path / ".note.abc.partial").exists()
+
+
+def test_damaged_times_are_refused_by_name_before_the_work(tmp_path):
+    (tmp_path / "seconds.json").write_text('{"first": "long"')
+    with Stages(tmp_path) as stages, pytest.raises(ArtifactError, match=r"seconds.json: expected seconds by stage"):
+        stages.make("first", {}, {}, lambda path: pytest.fail(f"{path} was made"))

@@ -176,6 +176,7 @@ def test_a_worker_that_dies_is_replaced_and_its_batch_is_the_same(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_that_kills_every_worker_is_given_up(tmp_path):
     spec = WorkSpec("tests.programs.recipes:dying", {"folder": str(tmp_path), "deaths": 100})
     with Processes(spec, num_workers=1, max_deaths=2) as executor:
@@ -184,6 +185,14 @@ def test_a_batch_that_kills_every_worker_is_given_up(tmp_path):
         with pytest.raises(
             WorkError, match=r"batch 3 of version 0: its worker died 2 times, at last with exit code -9"
         ):
+            executor.next()
+
+
+def test_a_worker_that_hangs_is_given_up():
+    with Processes(WorkSpec("tests.programs.recipes:hanging"), num_workers=1, timeout=0.5) as executor:
+        executor.publish(0, jnp.float32(2))
+        executor.request(1)
+        with pytest.raises(WorkError, match=r"a worker did not answer in 0.5 seconds"):
             executor.next()
 
 

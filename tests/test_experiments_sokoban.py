@@ -100,6 +100,7 @@ def test_a_policy_comes_back_from_its_file(tmp_path):
 # The solver as an expert.
 
 
+@pytest.mark.slow
 def test_the_solver_solves_what_it_plans_in():
     levels = draw_levels(jax.random.key(0), WORLD, "truth", 32)
     environment = make_sokoban(levels, WORLD)
@@ -115,6 +116,7 @@ def test_the_solver_solves_what_it_plans_in():
 # Stages.
 
 
+@pytest.mark.slow
 def test_the_evaluation_has_every_row_of_the_figure(smoke):
     found = json.loads((smoke / "evaluation.json").read_text())
     steps = policy_evaluation.EvaluationPreset(SMOKE).steps
@@ -139,6 +141,7 @@ def test_each_seed_has_a_scenario_model_and_a_log_of_its_own(smoke, tmp_path):
     assert {row["seeds"] for row in found["over seeds"]} == {2}
 
 
+@pytest.mark.slow
 def test_a_figure_has_the_same_bytes_each_time(smoke):
     found = json.loads((smoke / "evaluation.json").read_text())
     assert policy_evaluation.draw(found) == policy_evaluation.draw(found) == (smoke / "evaluation.svg").read_text()
@@ -161,6 +164,7 @@ def test_means_and_intervals_over_seeds():
     assert (unknown["relative error"], unknown["error interval"], unknown["value"]) == (None, None, None)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_run_again(smoke):
     numbers = lambda folder: json.loads((folder / "evaluation.json").read_text())["estimates"]
     times = lambda: {path.name: path.stat().st_mtime_ns for path in (smoke / "stages").glob("*-*")}
@@ -177,6 +181,7 @@ def test_a_second_run_has_the_same_numbers(smoke, tmp_path):
     assert numbers(tmp_path) == numbers(smoke)
 
 
+@pytest.mark.slow
 def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
     before = {path.name for path in (smoke / "stages").iterdir()}
     changed = replace(SMOKE, truth=48)
@@ -188,6 +193,7 @@ def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
     assert {name.rpartition("-")[0] for name in new} == {"levels-truth"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured", [32, 0])
 def test_a_policy_by_impala_is_a_stage_too(tmp_path, measured):
     recipe = ImpalaRecipe(network=SMALLEST_POLICY, updates=3, batch=4, levels=64, seed=5)
@@ -315,6 +321,7 @@ def test_a_policy_that_does_nothing_solves_nothing():
     assert found["held_out/return"] == 0
 
 
+@pytest.mark.slow
 def test_levels_of_a_run_are_those_of_its_pool(smoke):
     pipeline = Pipeline(Stages(smoke / "stages"), SMOKE, False)
     for pool in POOLS:

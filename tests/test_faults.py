@@ -40,6 +40,13 @@ def test_a_reader_that_checks_nothing_would_be_caught(tmp_path):
     assert outcomes == {"accepted"}
 
 
+def test_a_stage_may_be_killed_at_any_file_operation():
+    program = [sys.executable, str(PROGRAMS / "crash_points.py")]
+    told = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, timeout=600).stdout)
+    assert told["kills"] > 30
+    assert told["outcomes"] == {"as if nothing had happened": told["kills"]}
+
+
 @pytest.mark.slow
 def test_ray_loses_nothing_when_actors_nodes_and_learners_die(tmp_path):
     command = isolated(PROGRAMS / "cluster.py", "brief", tmp_path)
@@ -52,6 +59,21 @@ def test_ray_loses_nothing_when_actors_nodes_and_learners_die(tmp_path):
         assert told[name]["requests"] >= 16  # what fits in flight
         assert (told[name]["lost"], told[name]["duplicated"], told[name]["wrong"]) == (0, 0, 0)
     assert told["learner"] == {"kills": 1, "steps": 60, "of": 60, "bit-identical": True}
+
+
+@pytest.mark.slow
+def test_ray_gives_up_and_lets_nobody_in():
+    """Ten deaths are three here; a cluster of our own asks for a token that nobody else has."""
+    done = subprocess.run(isolated(PROGRAMS / "ray_limits.py"), capture_output=True, text=True, timeout=1200, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert "its worker died 3 times" in told["dying"]["told"]
+    assert told["dying"]["deaths"] == 3
+    assert told["hanging"]["told"].startswith("a worker did not answer in 20 seconds")
+    assert told["nobody"]["told"].startswith("no Ray cluster answers at 127.0.0.1:1")
+    assert told["nobody"]["seconds"] < 20
+    assert told["strangers"].pop("the right one") == "let in"
+    assert "let in" not in told["strangers"].values()
 
 
 @pytest.mark.slow

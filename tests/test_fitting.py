@@ -29,7 +29,7 @@ from coulda.fitting.finite_em import HiddenTables
 from coulda.fitting.folds import deal
 from coulda.fitting.grounds import Nearness, jackknife, spread
 from coulda.fitting.judging import Noise, independence, own_policy, transforms
-from coulda.fitting.memory import markov, memory
+from coulda.fitting.memory import lasting_rewards, markov, memory
 from coulda.fitting.neural import blank
 from coulda.fitting.steps import steps_of
 from coulda.fitting.systems import system_model, units_of
@@ -132,6 +132,16 @@ def test_ends_by_chance_and_rewards_that_vary_are_told():
     assert np.isfinite(infinite)
 
 
+def test_an_observation_that_is_never_gone_on_from_is_an_end_at_the_horizon_too():
+    """0 may be an end or not, 2 always is: arriving there with the last step is no way on."""
+    episodes = [([0, 1, 0], [0, 0], [1.0, 1.0]), ([0, 2], [0], [3.0]), ([0, 0, 1, 2], [0, 0, 0], [1.0, 1.0, 3.0])] * 3
+    fitted = fit(jax.random.key(0), numbered(episodes, actions=1), TabularFit("gumbel_max", folds=2))
+    transition = np.asarray(fitted.model.tables()[0])
+    assert fitted.model.twins
+    assert transition[0, :, 2].sum() == 0
+    assert transition[0, 1, 3 + 2] == pytest.approx(3.5 / 7)
+
+
 # ---------------------------------------------------------------- vectors
 
 
@@ -141,6 +151,7 @@ def fitted_vectors():
     return log, fit(jax.random.key(0), log, NeuralFit("triangular", updates=30))
 
 
+@pytest.mark.slow
 def test_hindsight_replays_and_is_of_the_member_that_never_saw_the_episode(fitted_vectors):
     log, fitted = fitted_vectors
     _, fold = deal(log, 5)
@@ -176,10 +187,11 @@ def _replayed(model, scenarios, episodes):
     return jax.vmap(one)(scenarios, episodes)
 
 
+@pytest.mark.slow
 def test_dimensions_without_noise_are_found(fitted_vectors):
     _, fitted = fitted_vectors
     assert np.asarray(fitted.model.noisy).tolist() == [True, False, True]
-    assert any("without noise, linear in what came before: 1" in sentence for sentence in fitted.summary)
+    assert any("ithout noise, linear in what came before: dimension 1" in sentence for sentence in fitted.summary)
     assert not bool(fitted.model.ends)
 
 
@@ -295,6 +307,17 @@ def test_support_is_near_logged_steps_with_the_same_action():
     assert near.support(second[again[:, 0] < 0]).verdict == "trust"
 
 
+def test_rewards_that_depend_on_something_that_lasts_are_found():
+    """Right rewards are flagged once in a hundred logs; those with a part of their own in each episode are."""
+    rng = np.random.default_rng(0)
+    for size, verdict in ((0.0, "trust"), (1.0, "caution")):
+        episodes = []
+        for lasts in size * rng.normal(size=120):
+            seen, done = rng.integers(0, 3, 5), rng.integers(0, 2, 4)
+            episodes.append((seen.tolist(), done.tolist(), (seen[1:] + rng.normal(size=4) + lasts).tolist()))
+        assert lasting_rewards(numbered(episodes), np.arange(120) % 5)[0].verdict == verdict
+
+
 def test_whoever_acts_by_more_than_is_seen_leaves_a_trace():
     """A policy with memory does; one without does not, but for one log in ten thousand."""
     for behavior, verdict in ((BEHAVIOR, "trust"), (Stubborn(), "caution")):
@@ -384,23 +407,26 @@ def _controlled() -> EpisodeLog:
 # ---------------------------------------------------------------- artifacts, and what is refused
 
 
-def test_fitted_models_come_back_from_the_disk(tmp_path, fitted_vectors):
-    table_log = numbered([([0, 1, 2], [0, 1], [0.0, 1.0]), ([0, 2], [0], [5.0]), ([1, 2], [1], [5.0])] * 4)
-    _, fitted = fitted_vectors
+def comes_back(path, one):
+    save_fitted(path, one)
+    again = load_fitted(path)
+    assert again.recipe == one.recipe
+    assert str(again) == str(one)
+    pairs = zip(*map(jax.tree.leaves, ((one.model, one.source), (again.model, again.source))), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert jax.tree.structure(again.source) == jax.tree.structure(one.source)
+
+
+def test_fitted_tables_come_back_from_the_disk(tmp_path):
+    log = numbered([([0, 1, 2], [0, 1], [0.0, 1.0]), ([0, 2], [0], [5.0]), ([1, 2], [1], [5.0])] * 4)
+    comes_back(tmp_path / "seen", fit(jax.random.key(0), log, TabularFit("inverse_cdf", folds=2)))
     hidden = HiddenFit(2, "inverse_cdf", rounds=2, starts=1, folds=2)
-    made = [
-        fitted,
-        fit(jax.random.key(0), table_log, TabularFit("inverse_cdf", folds=2)),
-        fit(jax.random.key(0), table_log, hidden),
-    ]
-    for number, one in enumerate(made):
-        save_fitted(tmp_path / str(number), one)
-        again = load_fitted(tmp_path / str(number))
-        assert again.recipe == one.recipe
-        assert str(again) == str(one)
-        pairs = zip(*map(jax.tree.leaves, ((one.model, one.source), (again.model, again.source))), strict=True)
-        assert all(np.array_equal(a, b) for a, b in pairs)
-        assert jax.tree.structure(again.source) == jax.tree.structure(one.source)
+    comes_back(tmp_path / "hidden", fit(jax.random.key(0), log, hidden))
+
+
+@pytest.mark.slow
+def test_fitted_networks_come_back_from_the_disk(tmp_path, fitted_vectors):
+    comes_back(tmp_path / "vectors", fitted_vectors[1])
 
 
 ONE_EACH = [([0, 1], [0], [0.0])] * 3

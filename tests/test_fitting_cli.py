@@ -20,7 +20,7 @@ WORLD = "from tests.triage import TARGET\n"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ward")
-    write_any(folder / "log.csv", collect(jax.random.key(0), triage(), BEHAVIOR, 400))
+    write_any(folder / "log.csv", collect(jax.random.key(0), triage(), BEHAVIOR, 1000))  # as in tests of evaluation
     (folder / "world.py").write_text(WORLD)
     return folder
 
@@ -66,5 +66,9 @@ def test_what_does_not_fit_together_is_refused(folder: Path):
         run(Fit, folder / "log.csv", "--reparameterization", "gumbel_max")
     with pytest.raises(CouldaError, match="--states 3 is for --recipe hidden"):
         run(Fit, folder / "log.csv", "--reparameterization", "gumbel_max", "--states", "3", "--dry-run")
+    short = folder / "short.csv"
+    short.write_text("episode,step,observation,action,reward\n" + "".join(f"{e},0,{9 * e},0,1\n" for e in range(6)))
+    with pytest.raises(CouldaError, match="46 observations in 6 steps"):
+        run(Fit, short, "--reparameterization", "gumbel_max", "--dry-run")
     with pytest.raises(CouldaError, match="name one of"):
         run(Fit, folder / "log.csv", "--reparameterization", "additive", "--dry-run")

@@ -347,6 +347,8 @@ def test_what_is_no_policy_is_told():
         find_policy("column:new", TWO)
     with pytest.raises(CouldaError, match="as_policy"):
         compare(KEY, LOG, {"x": by_side})
+    with pytest.raises(CouldaError, match="HostPolicy knows 4 actions, but there are 3 in TabularPOMDP"):
+        collect(KEY, TIGER, as_policy(by_side, spaces.Discrete(4)), 2)
 
 
 def test_columns_are_checked():

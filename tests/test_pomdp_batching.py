@@ -57,6 +57,14 @@ def test_empty_arrays_come_through(chunk_size):
     assert found[1].shape == (7, 3, 0)
 
 
+def test_one_chunk_of_small_elements_is_one_devices():
+    """A second trace, for two devices, takes longer than they do; large ones are worth it."""
+    looped = lambda size: lambda x: jax.lax.scan(lambda c, _: (c + x, None), jnp.zeros(size), None, 3)[0]
+    assert _at_once(looped(4), jnp.arange(64.0))[2]
+    assert not _at_once(looped(4), jnp.arange(64.0), 32)[2]
+    assert not _at_once(looped(1000), jnp.arange(64.0))[2]
+
+
 def test_calls_to_the_host_are_one_devices():
     """Each device would wait in a call for a thread that hands over its arguments, and so for ever."""
     shape = jax.ShapeDtypeStruct((), jnp.float32)
@@ -64,5 +72,5 @@ def test_calls_to_the_host_are_one_devices():
     _, at_once, alone = _at_once(doubled, jnp.arange(64.0))
     assert alone
     assert at_once == LARGEST
-    assert not _at_once(lambda x: 2 * x, jnp.arange(64.0))[2]
+    assert not _at_once(lambda x: 2 * x, jnp.arange(2.0 * LARGEST))[2]
     np.testing.assert_array_equal(batched(doubled, jnp.arange(64.0)), 2 * np.arange(64.0))

@@ -18,7 +18,7 @@ from coulda.testing import check_policy, check_pomdp
 from tests.zoo_pomdps import NAMES, pomdps
 
 EPISODES = 64
-FAST = ("bandit", "maze gumbel_max", "sepsis gumbel_max", "linear observed", "linear hidden")
+FAST = ("bandit", "maze gumbel_max", "linear observed", "linear hidden")
 """The others differ from these in detail only, and are in the slow run for the time it takes to compile them."""
 
 

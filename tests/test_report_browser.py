@@ -13,6 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 from coulda.report import Report, write_report
 from tests.reports import HOSTILE, explained_report, linear_report, sepsis_report, sokoban_report
+from tests.reports_plain import plain_report
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver")
@@ -230,6 +231,22 @@ def test_a_hostile_title_is_only_text(browser, folder, sokoban):
     assert text(browser, "#headline").startswith("</script>")
     assert browser.find_elements(By.CSS_SELECTOR, "h1 img, p img") == []
     assert quiet(browser)  # also no alert: a script that is not the page's own is refused, which the console would tell
+
+
+@pytest.mark.parametrize("name", ["constructor", "toString", "__proto__", "[/bold]", "\x1b[31m"])
+def test_policies_may_be_called_anything(browser, folder, name):
+    """Also as every object is: what is known of the truth belongs to the names that are given it."""
+    plain = plain_report()
+    assert plain.table is not None
+    rows = tuple(msgspec.structs.replace(row, policy=name) for row in plain.table.rows)
+    explorer = msgspec.structs.replace(plain.explorer, policies=(name,))
+    for truth in ({}, {name: 0.25}):
+        table = msgspec.structs.replace(plain.table, rows=rows, truth=truth)
+        visit(browser, folder, msgspec.structs.replace(plain, table=table, explorer=explorer))
+        assert len(browser.find_elements(By.CSS_SELECTOR, "#table tr.row")) == len(rows)
+        assert text(browser, "#table .truth") == ("in truth 0.25" if truth else "")
+        assert len(browser.find_elements(By.CSS_SELECTOR, "#table i.true")) == len(rows) * len(truth)
+        assert quiet(browser)
 
 
 def test_a_figure_is_drawn_and_its_script_is_not_run(browser, folder, sokoban):

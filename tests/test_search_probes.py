@@ -82,7 +82,7 @@ def test_two_step_reward(see_the_step):
 # model's prior guesses 0, worth 0.1. Only hindsight can know.
 
 
-@pytest.mark.parametrize("normalization", ["scenario", "batch"])
+@pytest.mark.parametrize("normalization", ["scenario", pytest.param("batch", marks=pytest.mark.slow)])
 def test_a_hidden_bit_revealed_late(normalization):
     environment, model = hidden_bit_model(0.9), hidden_bit_model(0.1)
     hindsight = Exact(model)

@@ -82,6 +82,7 @@ def not_a_world():
     return 3
 
 
+@pytest.mark.slow
 def test_a_world_of_ones_own_is_named_by_its_module(capsys):
     options = "--updates 2 --episodes 2 --evaluation-episodes 8 --no-progress"
     main(["search", "--world", f"{__name__}:own_world", *options.split()])
@@ -96,7 +97,7 @@ def test_a_world_of_ones_own_is_named_by_its_module(capsys):
         (["--world", f"{__name__}:nothing"], "has no 'nothing'"),
         (["--world", f"{__name__}:not_a_world"], "is a int, not a World"),
         (["--planner", "expert"], "world 'hidden-bit' has no expert; use --planner policy"),
-        (["--updates", "0"], "steps is 0"),
+        (["--updates", "0"], "--updates is 0; it must be at least 1"),
         (["--policy", "my.py:policy"], "policy is 'my.py:policy', but no model is named; add --model."),
         (["--model", "my.py:model"], "needs a policy to begin with; add --policy file.py:name."),
         (["--model", "my.py:model", "--world", "tiger"], "leave out --world or --model."),

@@ -181,6 +181,7 @@ def draw(reference, agent, boxes):
     return grid
 
 
+@pytest.mark.slow
 def test_action_table_is_exact_in_every_state():
     assert check_table(generate(jax.random.key(5), 6, 8, 8, 2), 2) > 10_000
 

@@ -380,6 +380,7 @@ class Turned(Guess):
         return eqx.tree_at(lambda s: s.transition, scenario, jax.tree.map(same, scenario.transition))
 
 
+@pytest.mark.slow
 def test_what_a_rounding_may_flip_is_compared_in_law():
     check_scenarios(Turned(TIGER, lambda u: jnp.flip(u, 1)), TIGER)
     with pytest.raises(CheckError, match="another scenario under vmap"):
@@ -388,8 +389,12 @@ def test_what_a_rounding_may_flip_is_compared_in_law():
 
 @pytest.mark.parametrize(
     "source",
-    [Exact(TIGER), Exact(TIGER).given(2), Prior(TIGER), Guess(TIGER)],
-    ids=["exact", "exact, two steps", "prior", "guess"],
+    [
+        Exact(TIGER).given(2),
+        Guess(TIGER),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in (Exact(TIGER), Prior(TIGER))),
+    ],
+    ids=["exact, two steps", "guess", "exact", "prior"],
 )
 def test_good_sources_pass(source):
     check_scenarios(source, TIGER)

@@ -277,6 +277,7 @@ for wrong in (jnp.zeros(3), jnp.zeros(())):
 """
 
 
+@pytest.mark.slow
 def test_two_devices_compute_what_one_does():
     done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -314,3 +315,13 @@ def test_patience_ends_training_early_and_the_best_state_is_given(tmp_path, stop
     assert (trained.step, trained.stopped_by, int(trained.best["count"])) == (16, None, 8)
     with pytest.raises(CouldaError, match="needs `best`"):
         TrainerConfig(10, patience=2)
+
+
+@pytest.mark.parametrize("line", [b'{"step": "x"}', b"[1]", b'{"loss": 1}', b"\xff\xfe", b'{"step": 1, "loss": ['])
+def test_a_damaged_log_is_refused_by_name_and_line(tmp_path, line):
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b'{"step": 1, "loss": 0.5}\n' + line + b'\n{"step": 3, "loss": 0.5}\n')
+    with pytest.raises(CouldaError, match=r"log.jsonl, line 2: is no line of a log"):
+        read_log(log)
+    log.write_bytes(b'{"step": 1, "loss": 0.5}\n{"step": 2, "lo')  # cut by a kill
+    assert [one["step"] for one in read_log(log)] == [1]

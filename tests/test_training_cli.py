@@ -82,6 +82,7 @@ def test_a_world_is_trained_and_told(tmp_path, capsys):
     assert rows[-1]["frames"] == 4 * 32
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_where_it_would_have(tmp_path):
     options = ["--world", "tiger", "--updates", "6", "--max-staleness", "2"]
     trained(tmp_path / "whole", *options)

@@ -105,6 +105,7 @@ def repeat_the_bit() -> TabularPOMDP:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "learns"), [(RecurrentPolicy, True), (Forgetful, False)])
 def test_a_bit_that_must_be_remembered(kind, learns):
     value, _ = run(repeat_the_bit(), kind, steps=150, entropy_weight=0.0)

@@ -8,13 +8,14 @@ from functools import cache
 from typing import Any
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextual_bandit, parse_cassandra, tiger
 from coulda.noise import Categorical, Normal
-from coulda.pomdp import POMDP, Policy
+from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice, Policy
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,46 @@ def linear(hidden: bool) -> LinearQuadratic:
         transition_scale=[[0.3, 0.0], [0.1, 0.2]],
         **seen,
     )
+
+
+class Plain(POMDP):
+    """One action, nothing paid, observed with Gaussian noise; what follows says the rest."""
+
+    horizon: int = eqx.field(static=True, default=5)
+    scale: float = 0.5
+    action_mechanism: ActionMechanism = GumbelMaxChoice(1)
+
+    @property
+    def observation_space(self):
+        return gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
+
+    @property
+    def action_space(self):
+        return gymnasium.spaces.Discrete(1)
+
+    @property
+    def initial_noise(self):
+        return Normal()
+
+    @property
+    def transition_noise(self):
+        return Normal()
+
+    @property
+    def observation_noise(self):
+        return Normal(0.0, self.scale)
+
+    def initial(self, u):
+        return u
+
+    def transition(self, state, action, u):
+        return state + u
+
+    def observe(self, state, u):
+        return state + u
+
+    def reward(self, state, action, next_state):
+        return jnp.zeros(())
 
 
 PAID_BY_SOUND = """

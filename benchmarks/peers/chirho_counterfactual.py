@@ -34,12 +34,14 @@ def query(draws):
 
 
 def main():
-    draws, times = int(sys.argv[1]), []
-    for _ in range(8):
-        start = time.perf_counter()
+    draws, times, worked, answer = int(sys.argv[1]), [], [], 0.0
+    torch.set_num_threads(1)
+    for _ in range(16):
+        start, begun = time.perf_counter(), time.process_time()
         answer = query(draws)
         times.append(time.perf_counter() - start)
-    print(json.dumps({"seconds": statistics.median(times[1:]), "answer": answer}))
+        worked.append(time.process_time() - begun)
+    print(json.dumps({"seconds": statistics.median(times[1:]), "processor": min(worked[1:]), "answer": answer}))
 
 
 main()

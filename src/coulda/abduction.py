@@ -138,7 +138,7 @@ class NUTS(eqx.Module):
     def __call__(self, key: Array, scm: SCM, evidence: Evidence, num_samples: int) -> Posterior:
         """`num_samples` draws of equal weight, after warm-up."""
         key_fresh, key_start, key_chain = jax.random.split(key, 3)
-        fresh = jax.vmap(scm.noise_prior.sample)(jax.random.split(key_fresh, num_samples))
+        fresh = scm.noise_prior.draws(key_fresh, num_samples)
         hidden = _hidden(scm, evidence)
         shapes = scm.noise_shapes
         start = Independent({name: Normal(shape=shapes[name].shape) for name in hidden}).sample(key_start)
@@ -204,8 +204,7 @@ def _choose_automatically(scm: SCM, observed: Collection[str]) -> tuple[Abductio
 
 
 def _ancestral_passes(key: Array, scm: SCM, evidence: Evidence, n: int) -> tuple[Noise, Array]:
-    fresh = jax.vmap(scm.noise_prior.sample)(jax.random.split(key, n))
-    return jax.vmap(lambda f: _ancestral_pass(scm, evidence, f))(fresh)
+    return jax.vmap(lambda fresh: _ancestral_pass(scm, evidence, fresh))(scm.noise_prior.draws(key, n))
 
 
 def _ancestral_pass(scm: SCM, evidence: Evidence, fresh: Noise) -> tuple[Noise, Array]:

@@ -182,9 +182,8 @@ def _infer(key, evidence, scm, intervention, engine, method, query, resample, n)
 def _refresh(key: Array, posterior: Empirical, intervened: SCM, fresh: frozenset[str], n: int) -> tuple[Any, Any]:
     """`n` posterior draws, and the same with the noise in `fresh` from the intervened prior (Corollary 2)."""
     key_posterior, key_prior = jax.random.split(key)
-    inferred = jax.vmap(posterior.sample)(jax.random.split(key_posterior, n))
-    prior = jax.vmap(intervened.noise_prior.sample)(jax.random.split(key_prior, n))
-    return inferred, merge(prior, inferred, fresh)
+    inferred = posterior.draws(key_posterior, n)
+    return inferred, merge(intervened.noise_prior.draws(key_prior, n), inferred, fresh)
 
 
 def _replay_error(scm: SCM, noise: Any, log_weights: Array, evidence: Evidence) -> Array:

@@ -59,7 +59,7 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return jnp.stack(_counted(key, shape), axis=-1)
 
 
-def _fold_in(key: Array, data: Array) -> Array:
+def _fold_in(key: Array, data: int) -> Array:
     number = jnp.asarray(data, jnp.uint32)
     return jnp.stack(_threefry(key, jnp.zeros_like(number), number))
 

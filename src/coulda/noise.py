@@ -3,8 +3,8 @@
 Noise is data. A distribution is sampled once, at the boundary, and everything below is a pure function of
 the value that was drawn: `sample` is the only method in the project's core that takes a PRNG key.
 
-A distribution of your own is a subclass of `NoiseDistribution` with `sample`, and, where they exist,
-`log_prob` (for importance sampling and NUTS), `atoms` (for enumeration) and `from_normal` (for NUTS).
+A distribution of your own is a subclass of `NoiseDistribution` with `sample`, and, where they exist, `draws` (for
+speed), `log_prob` (for importance sampling and NUTS), `atoms` (for enumeration) and `from_normal` (for NUTS).
 """
 
 import abc
@@ -66,6 +66,13 @@ class NoiseDistribution(eqx.Module):
     def sample(self, key: Array) -> Noise:
         """Draw one value. Consumes `key`."""
 
+    def draws(self, key: Array, n: int) -> Noise:
+        """`n` independent draws, stacked `[n, ...]`. Consumes `key`.
+
+        A key for each draw costs as much as several numbers: what can draw many at once overrides this.
+        """
+        return jax.vmap(self.sample)(jax.random.split(key, n))
+
     def log_prob(self, value: Noise) -> Array:  # noqa: ARG002
         """Log-density (or log-probability) of one value, summed over its axes: a scalar."""
         raise CouldaError(f"{type(self).__name__} has no log_prob. Define it in your subclass.")
@@ -98,7 +105,29 @@ def drawn(draw: Callable[[Array, tuple[int, ...]], Array], key: Array, shape: tu
     return draw(quick(key), (math.prod(shape),)).reshape(shape)
 
 
-class Uniform(NoiseDistribution):
+class Elementwise(NoiseDistribution):
+    """Independent numbers of one kind, drawn as one row however many they are."""
+
+    shape: eqx.AbstractVar[tuple[int, ...]]
+
+    @abc.abstractmethod
+    def row(self, key: Array, n: int) -> Array:
+        """`n` draws in one row, `[n · size]`. Consumes `key`."""
+
+    def sample(self, key: Array) -> Array:
+        """Draw `[shape]`."""
+        return self.row(key, 1).reshape(self.shape)
+
+    def draws(self, key: Array, n: int) -> Array:
+        """Draw `[n, shape]`."""
+        return self.row(key, n).reshape(n, *self.shape)
+
+    def repeated(self, parameter: Array, n: int) -> Array:
+        """A parameter for every number of a row."""
+        return jnp.broadcast_to(parameter, (n, *self.shape)).reshape(-1)
+
+
+class Uniform(Elementwise):
     """Uniform on [low, high), elementwise over `shape`."""
 
     low: Array = eqx.field(converter=jnp.asarray, default=0.0)
@@ -108,10 +137,10 @@ class Uniform(NoiseDistribution):
     def __check_init__(self):
         _refuse_unless(self.low < self.high, f"Uniform needs low < high; got [{self.low}, {self.high}).")
 
-    def sample(self, key: Array) -> Array:
-        """Draw `[shape]`."""
-        low, high = (jnp.broadcast_to(end, self.shape).reshape(-1) for end in (self.low, self.high))
-        return drawn(lambda key, shape: jax.random.uniform(key, shape, minval=low, maxval=high), key, self.shape)
+    def row(self, key: Array, n: int) -> Array:
+        """Uniform numbers between the ends."""
+        low, high = (self.repeated(end, n) for end in (self.low, self.high))
+        return jax.random.uniform(key, low.shape, minval=low, maxval=high)
 
     def log_prob(self, value: Array) -> Array:
         """-log(high - low) inside the interval, -inf outside."""
@@ -123,7 +152,7 @@ class Uniform(NoiseDistribution):
         return self.low + (self.high - self.low) * ndtr(value)
 
 
-class Normal(NoiseDistribution):
+class Normal(Elementwise):
     """Gaussian, elementwise. `mean` and `scale` broadcast against each other and fill `shape`."""
 
     mean: Array
@@ -137,9 +166,10 @@ class Normal(NoiseDistribution):
     def __check_init__(self):
         _refuse_unless(self.scale > 0, f"Normal needs scale > 0; got {self.scale}.")
 
-    def sample(self, key: Array) -> Array:
-        """Draw `[shape]`."""
-        return self.from_normal(drawn(jax.random.normal, key, self.shape))
+    def row(self, key: Array, n: int) -> Array:
+        """Standard normal numbers, shifted and scaled."""
+        mean, scale = self.repeated(self.mean, n), self.repeated(self.scale, n)
+        return mean + scale * jax.random.normal(key, mean.shape)
 
     def log_prob(self, value: Array) -> Array:
         """Sum of elementwise Gaussian log-densities."""
@@ -150,14 +180,14 @@ class Normal(NoiseDistribution):
         return self.mean + self.scale * value
 
 
-class Gumbel(NoiseDistribution):
+class Gumbel(Elementwise):
     """Standard Gumbel, elementwise over `shape`: the noise of a Gumbel-max mechanism."""
 
     shape: tuple[int, ...] = eqx.field(static=True, default=())
 
-    def sample(self, key: Array) -> Array:
-        """Draw `[shape]`."""
-        return drawn(jax.random.gumbel, key, self.shape)
+    def row(self, key: Array, n: int) -> Array:
+        """Standard Gumbels."""
+        return jax.random.gumbel(key, (n * math.prod(self.shape),))
 
     def log_prob(self, value: Array) -> Array:
         """Sum of elementwise Gumbel log-densities."""
@@ -197,6 +227,10 @@ class Categorical(NoiseDistribution):
         """Draw a scalar int32."""
         return jax.random.categorical(quick(key), self.logits).astype(jnp.int32)
 
+    def draws(self, key: Array, n: int) -> Array:
+        """Draw `[n]`, by the inverse CDF: one number each, and not one a category."""
+        return _chosen(key, self.logits, n)
+
     def log_prob(self, value: Array) -> Array:
         """Log-probability of one category; -inf outside `0 … K-1`."""
         inside = (value >= 0) & (value < self.logits.shape[-1])
@@ -207,7 +241,7 @@ class Categorical(NoiseDistribution):
         return jnp.arange(self.logits.shape[-1], dtype=jnp.int32), jax.nn.log_softmax(self.logits)
 
 
-class Bernoulli(NoiseDistribution):
+class Bernoulli(Elementwise):
     """A coin, elementwise over `shape`: True with `probability`."""
 
     probability: Array = eqx.field(converter=jnp.asarray)
@@ -217,10 +251,9 @@ class Bernoulli(NoiseDistribution):
         inside = (self.probability >= 0) & (self.probability <= 1)
         _refuse_unless(inside, f"Bernoulli needs 0 ≤ probability ≤ 1; got {self.probability}.")
 
-    def sample(self, key: Array) -> Array:
-        """Draw `[shape]` booleans."""
-        probability = jnp.broadcast_to(self.probability, self.shape).reshape(-1)
-        return drawn(lambda key, shape: jax.random.bernoulli(key, probability, shape), key, self.shape)
+    def row(self, key: Array, n: int) -> Array:
+        """Booleans."""
+        return jax.random.bernoulli(key, self.repeated(self.probability, n))
 
     def log_prob(self, value: Array) -> Array:
         """Sum of elementwise log-probabilities."""
@@ -242,6 +275,10 @@ class Point(NoiseDistribution):
     def sample(self, key: Array) -> Noise:  # noqa: ARG002 (a point needs no randomness)
         """The value, whatever the key."""
         return self.value
+
+    def draws(self, key: Array, n: int) -> Noise:  # noqa: ARG002
+        """The value, `n` times."""
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)), self.value)
 
     def log_prob(self, value: Noise) -> Array:
         """0 at the value, -inf elsewhere."""
@@ -287,6 +324,11 @@ class Empirical(NoiseDistribution):
         index = jax.random.categorical(quick(key), self.log_weights)
         return jax.tree.map(lambda v: v[index], self.values)
 
+    def draws(self, key: Array, n: int) -> Noise:
+        """Draw `n` of the values by weight, in n log n steps."""
+        index = _chosen(key, self.log_weights, n)
+        return jax.tree.map(lambda v: v[index], self.values)
+
     def atoms(self) -> tuple[Noise, Array]:
         """The values and their normalized log-weights."""
         return self.values, jax.nn.log_softmax(self.log_weights)
@@ -307,11 +349,20 @@ class Independent(NoiseDistribution):
 
     def sample(self, key: Array) -> Noise:
         """Draw every component."""
+        return self._each(quick(key), lambda part, key: part.sample(key))
 
-        def draw(path, part):
-            return part.sample(jax.random.fold_in(quick(key), zlib.crc32(jax.tree_util.keystr(path).encode())))
+    def draws(self, key: Array, n: int) -> Noise:
+        """`n` draws of every component."""
+        # Long rows are drawn as fast with the plain key: 4.5 ms against 5.1 for 10^5 draws of seven coins.
+        return self._each(key, lambda part, key: part.draws(key, n))
 
-        return jax.tree_util.tree_map_with_path(draw, self.components, is_leaf=_is_distribution)
+    def _each(self, key: Array, draw: Callable[[NoiseDistribution, Array], Noise]) -> Noise:
+        """What is drawn of every component with a key of its name's own."""
+
+        def named(path, part):
+            return draw(part, jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode())))
+
+        return jax.tree_util.tree_map_with_path(named, self.components, is_leaf=_is_distribution)
 
     def log_prob(self, value: Noise) -> Array:
         """Sum over components."""
@@ -383,6 +434,14 @@ def _fields(noise: Noise) -> dict[str, Any]:
     if isinstance(noise, dict):
         return noise
     return {name: getattr(noise, name) for name in type(noise).__dataclass_fields__}
+
+
+def _chosen(key: Array, logits: Array, n: int) -> Array:
+    """`n` indices by the inverse CDF; one of probability nil is never chosen."""
+    cumulative = jnp.cumsum(jax.nn.softmax(logits))
+    # The sum may fall short of 1 by rounding, and a uniform number is always below its upper end.
+    where = jax.random.uniform(key, (n,), cumulative.dtype, maxval=cumulative[-1])
+    return jnp.searchsorted(cumulative, where, side="right").astype(jnp.int32)
 
 
 def _is_distribution(node: Any) -> bool:

@@ -8,6 +8,7 @@ somebody touched by hand is refused, not used.
 import errno
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
@@ -78,10 +79,13 @@ class Stages:
             name: the name of the stage, a part of its folder's.
             settings: all that it depends on, as msgspec writes it to JSON.
             inputs: artifacts of earlier stages that it reads, by what they are to it.
-            make: commits the artifact at a path; what it needs to go on after a kill it keeps in `work_folder(path)`.
+            make: commits the artifact at a path; what it needs to go on after a kill it keeps in `work_folder(path)`,
+                which is removed in the end.
         """
+        self._times()  # damaged, it is refused before the work and not after it
         path = self.folder / f"{name}-{self.digest(name, settings, inputs)}"
         if path.exists():
+            self._tidy(path)
             if path not in self._known:
                 self._check(path)
                 self.console.print(f"[dim]{name}: unchanged, {path.name}[/]")
@@ -97,6 +101,7 @@ class Stages:
                 raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {advice}") from error
             raise
         self._known.add(path)
+        self._tidy(path)
         return path
 
     def result(
@@ -120,6 +125,10 @@ class Stages:
         described = msgspec.json.encode([name, settings, read], order="deterministic")
         return hashlib.sha256(described).hexdigest()[:12]
 
+    def _tidy(self, path: Path) -> None:
+        """What it took to make the artifact is no longer needed, also where a kill came before this."""
+        shutil.rmtree(work_folder(path), ignore_errors=True)
+
     def _check(self, path: Path) -> None:
         try:
             verify_artifact(path)
@@ -128,7 +137,11 @@ class Stages:
 
     def _times(self) -> dict[str, float]:
         times = self.folder / "seconds.json"
-        return msgspec.json.decode(times.read_bytes(), type=dict[str, float]) if times.exists() else {}
+        try:
+            return msgspec.json.decode(times.read_bytes(), type=dict[str, float]) if times.exists() else {}
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            fix = "remove it, and times are counted from now on"
+            raise ArtifactError(f"{times}: expected seconds by stage, found something else ({error}); {fix}") from error
 
     @contextmanager
     def _timed(self, path: Path):

@@ -53,6 +53,8 @@ __all__ = [
 MANIFEST = "manifest.json"
 _PARTIAL = ".partial"
 LOCK = ".lock"
+LOG = "log.jsonl"
+"""How a training went, line by line."""
 LARGEST_MANIFEST = 2**26
 """Bytes: a log of 100,000 shards has a sixth of it."""
 _WEIGHTS = "weights.safetensors"
@@ -113,10 +115,10 @@ class Artifact(Generic[Metadata]):
             raise _refusal(path, f"SHA-256 {part.sha256}", found)
         return data
 
-    def only(self, name: str) -> bytes:
-        """The bytes of the one part that it has, checked likewise."""
-        if others := sorted(self.parts.keys() - {name}):
-            raise _refusal(self.path / MANIFEST, f"no part but '{name}'", f"{others} beside it")
+    def only(self, name: str, *others: str) -> bytes:
+        """The bytes of a part, checked likewise; it has no parts but this and the others."""
+        if unknown := sorted(self.parts.keys() - {name, *others}):
+            raise _refusal(self.path / MANIFEST, f"no parts but {[name, *others]}", f"{unknown} beside them")
         return self.read(name)
 
     def verify(self) -> None:
@@ -266,9 +268,15 @@ def load_weights(data: bytes, template: Any, infinite: bool = False) -> Any:
     return tree
 
 
-def save_network(path: Path, kind: Kind[Metadata], network: Any, architecture: Metadata) -> None:
-    """Commit the weights of a network as an artifact, with the architecture that it takes to read them."""
-    write_artifact(path, kind, [(_WEIGHTS, save_tree(network))], architecture)
+def save_network(
+    path: Path, kind: Kind[Metadata], network: Any, architecture: Metadata, log: bytes | None = None
+) -> None:
+    """Commit the weights of a network as an artifact, with the architecture that it takes to read them.
+
+    The log of its training may be a part of it, so that there is no moment at which one is there without the other.
+    """
+    parts = {_WEIGHTS: save_tree(network)} | ({} if log is None else {LOG: log})
+    write_artifact(path, kind, parts.items(), architecture)
 
 
 def load_network(path: Path, kind: Kind[Metadata], make: Callable[..., Any]) -> Any:
@@ -276,7 +284,7 @@ def load_network(path: Path, kind: Kind[Metadata], make: Callable[..., Any]) -> 
     artifact = read_artifact(path, kind)
     template = eqx.filter_eval_shape(make, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
     try:
-        return load_weights(artifact.only(_WEIGHTS), template)
+        return load_weights(artifact.only(_WEIGHTS, LOG), template)
     except ArtifactError as error:
         raise ArtifactError(f"{path}: {error}") from error
 

@@ -17,7 +17,8 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ from tests.programs.fuzz_cases import Case  # noqa: E402
 from tests.programs.fuzz_tables import TABLES  # noqa: E402
 
 KINDS = ARTIFACTS | TABLES | ARRAYS
-SLOW = 10.0
-"""Seconds after which a reader counts as hanging; an undamaged file takes some milliseconds."""
+SLOW, LONG = 10.0, 60.0
+"""Seconds of work, and of waiting, after which a reader hangs; an undamaged file takes some milliseconds."""
 MEMORY = 2**30
 """Bytes beyond those at the start that a reader may have."""
+RESERVED = 4 * MEMORY
+"""Bytes that it may ask for: libraries reserve some that they never touch."""
 
 
 class Hung(BaseException):
@@ -47,21 +50,28 @@ def outcome(case: Case) -> str:
     def hang(*_: Any) -> None:
         raise Hung
 
-    before = signal.signal(signal.SIGALRM, hang)
-    signal.setitimer(signal.ITIMER_REAL, SLOW)
+    with _clock(signal.SIGPROF, signal.ITIMER_PROF, SLOW, hang), _clock(signal.SIGALRM, signal.ITIMER_REAL, LONG, hang):
+        try:
+            found = case.read()
+        except CouldaError:
+            return "refused"
+        except Hung:
+            return "hung"
+        except Exception as error:
+            return f"crashed with {type(error).__name__}"
+    return "accepted as it is" if case.same(found) else "accepted with other content"
+
+
+@contextmanager
+def _clock(number: int, timer: int, seconds: float, ring: Callable[..., None]) -> Iterator[None]:
+    """Ring when so many seconds have passed."""
+    before = signal.signal(number, ring)
+    signal.setitimer(timer, seconds)
     try:
-        found = case.read()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return "accepted as it is" if case.same(found) else "accepted with other content"
-    except CouldaError:
-        return "refused"
-    except Hung:
-        return "hung"
-    except Exception as error:
-        return f"crashed with {type(error).__name__}"
+        yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)
 
 
 def trials(kind: str, numbers: range, seed: int) -> Iterator[dict[str, Any]]:
@@ -69,7 +79,7 @@ def trials(kind: str, numbers: range, seed: int) -> Iterator[dict[str, Any]]:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with tempfile.TemporaryDirectory() as temporary:
         make = KINDS[kind](Path(temporary) / "good")
-        resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + MEMORY, limits[1]))
+        resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + RESERVED, limits[1]))
         try:
             for number in numbers:
                 bad = Path(temporary) / "bad"

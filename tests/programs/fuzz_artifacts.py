@@ -24,24 +24,12 @@ from coulda.fitting import TabularFit, fit, load_fitted, save_fitted
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
 from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
 from coulda.policies.trainable import LinearGaussianPolicy, load_parameters, save_parameters
-from coulda.report import Figure, Report, load_report, save_report
-from coulda.report.contents import (
-    Channel,
-    ExploredEpisode,
-    Explorer,
-    Finding,
-    LineFrames,
-    MethodVerdict,
-    Play,
-    Provenance,
-    Row,
-    SeriesScene,
-    Table,
-)
+from coulda.report import Report, load_report, save_report
 from coulda.report.page import render
 from coulda.trainer.checkpoints import load_checkpoint, save_checkpoint
 from tests.programs.fuzz_arrays import good_log
 from tests.programs.fuzz_cases import NUMBERS, OTHERS, Case, Make, npz, spoiled
+from tests.reports_plain import plain_report
 from tests.triage import BEHAVIOR, triage
 
 STATE = {"weights": jnp.ones((2, 3)), "count": jnp.zeros((), jnp.int32)}
@@ -65,16 +53,7 @@ def _log(path: Path) -> None:
 
 
 def _report(path: Path) -> None:
-    finding = Finding("support", 0.5, "caution", "Little is known.")
-    row = Row("bold", "WIS", 0.5, 0.1, 0.9, 0.95, 12.0, "caution", "Few episodes.", (finding,), 0.1)
-    table = Table((row,), (MethodVerdict("WIS", "caution", "Few."),), 12, 0.4, {"bold": 0.3})
-    frames = LineFrames(((0.0, 1.0),), ((0.0, 0.5),), ((0.5, 1.5),))
-    play = Play(frames, ("wait",), (1.0,), (1.0, 0.0))
-    episodes = (ExploredEpisode(0, LineFrames(((0.0, None),)), play, (play,)),)
-    explorer = Explorer(SeriesScene((Channel("pulse", ("low", "high")),)), ("bold",), 2, 0.5, episodes)
-    figures = (Figure("Error", "It falls.", "<svg/>"),)
-    facts = Provenance({"log": 1}, {"world": {"a": [1, 2]}}, {"jax": "1"}, {"log": "0" * 64})
-    save_report(path.parent, Report("A report", ("It is bold.",), table, explorer, figures, facts))
+    save_report(path.parent, plain_report())
 
 
 def _fitted(path: Path) -> None:

@@ -44,10 +44,11 @@ def refused(spec: WorkSpec, index: int, **limits) -> dict:
     return {"told": told, "seconds": round(time.monotonic() - start, 1)}
 
 
-def stranger(address: str) -> str:
-    """What happens to a process that does not know the token."""
+def stranger(address: str, token: str) -> str:
+    """What happens to another process with this token, or with none."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    environment |= {"RAY_AUTH_MODE": "disabled", "HOME": tempfile.mkdtemp()}
+    mode = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
+    environment |= {**mode, "HOME": tempfile.mkdtemp()}
     command = [sys.executable, "-c", STRANGER, address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
@@ -76,7 +77,9 @@ def main() -> dict:
     told["hanging"] = refused(WorkSpec("tests.programs.recipes:hanging"), 1, timeout=20)
     import ray
 
-    told["stranger"] = stranger(ray.get_runtime_context().gcs_address)
+    address = ray.get_runtime_context().gcs_address
+    tokens = {"none": "", "another": "0" * 64, "the right one": os.environ["RAY_AUTH_TOKEN"]}
+    told["strangers"] = {name: stranger(address, token) for name, token in tokens.items()}
     ray.shutdown()
     return {**told, "nobody": nobody()}
 

@@ -4,18 +4,17 @@ A command is a frozen dataclass whose fields carry their help and whose `run` do
 imported only when the command is called, so that `coulda --help` is quick.
 """
 
+import gc
 import importlib
 import os
 import signal
 import sys
-import sysconfig
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from coulda.cli.limits import check_numbers
-from coulda.errors import CouldaError
+from coulda.errors import CouldaError, own_frames
 
 __all__ = ["COMMANDS", "main"]
 
@@ -82,7 +81,12 @@ def _run(name: str, arguments: list[str]) -> None:
     try:
         if name in COMPUTING:
             _keep_programs()
+            # Modules and traced programs are many small objects that live on: to look through all of them for garbage,
+            # as often as Python does by itself, is a tenth of the time until a first answer.
+            gc.set_threshold(200_000, 50, 100)
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on we say it ourselves
         command = parse(commands, f"coulda {name}", arguments)
         check_numbers(command)
         if name in COMPUTING:
@@ -117,25 +121,13 @@ def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
     return tyro.cli(commands, prog=prog, args=arguments, default=commands.of(**named(prog, arguments)))
 
 
-def own_frames(error: Exception) -> str:
-    """The part of the traceback that is the user's: neither coulda's, nor a library's; nothing where there is none."""
-    theirs = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
-    outside = lambda name: not name.startswith("<") and not any(Path(name).is_relative_to(place) for place in theirs)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if outside(frame.filename)]
-    wrong = isinstance(error, SyntaxError) and error.filename is not None and outside(error.filename)
-    if not frames and not wrong:
-        return ""
-    return "".join(
-        ["Traceback (your code):\n", *traceback.format_list(frames), *traceback.format_exception_only(error)]
-    )
-
-
 def _keep_programs() -> None:
     """Keep compiled programs in the user's cache folder, so that a second command compiles nothing.
 
-    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there; JAX's own settings go first. It is read when
-    JAX is imported, and workers inherit it. With a limit of its size, JAX locks the folder, so that processes may share
-    it.
+    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there. A folder that JAX has been given itself stays
+    as it is: programs that others keep there without a limit of its size would be a warning each, once there is one.
+    It is read when JAX is imported, and workers inherit it. With a limit, JAX locks the folder, so that processes may
+    share it.
     """
     place = os.environ.get("COULDA_CACHE")
     if place == "off" or "jax" in sys.modules or "JAX_COMPILATION_CACHE_DIR" in os.environ:
@@ -143,10 +135,10 @@ def _keep_programs() -> None:
     cache = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coulda" if place is None else Path(place)
     )
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(CACHE_SIZE))
     # By default only programs that take a second are kept; ours are many and small.
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def _compute(command: Any) -> None:
@@ -177,8 +169,9 @@ def _help() -> str:
 
 
 def _fail(message: str) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+    from coulda.cli.showing import Screen
+
+    Screen(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
     sys.exit(2)

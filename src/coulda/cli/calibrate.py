@@ -6,9 +6,9 @@ from typing import Annotated
 
 import jax
 import tyro
-from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.showing import Screen, plain
 from coulda.hindsight import Calibration, draw_calibration
 from coulda.progress import bar
 from coulda.recipes.calibration import CalibrationRecipe
@@ -76,13 +76,13 @@ class Calibrate:
         total = self.episodes * max(len(self.steps), 1)
         with bar(f"calibrating on {self.episodes:,} simulated episodes", total) as advance:
             found = recipe.calibrate(jax.random.key(self.seed), advance)
-        console = Console()
+        console = Screen()
         console.print(table(found))
-        console.print(f"Scenarios: {_escape(why)}.", highlight=False)
+        console.print(f"Scenarios: {plain(why)}.", highlight=False)
         headline, *others = found.sentences
-        console.print(f"[{STYLES[found.verdict]}]{_escape(headline)}[/]", highlight=False)
+        console.print(f"[{STYLES[found.verdict]}]{plain(headline)}[/]", highlight=False)
         for sentence in others:
-            console.print(_escape(sentence), highlight=False)
+            console.print(plain(sentence), highlight=False)
         if self.out is not None:
             self._write(self.out, found)
             console.print(f"`coulda report {self.out}` makes a page of it.", highlight=False, soft_wrap=True)
@@ -113,10 +113,6 @@ def table(found: Calibration) -> Table:
     shown = Table("quantity", "adjusted p", "error removed", "draws", title="ranks of the truth among the draws")
     for one in found.quantities:
         removed = "" if one.skill is None or one.skill_error is None else f"{one.skill:.0%} ± {one.skill_error:.1%}"
-        how = f"[red]{_escape(one.how)}[/]" if one.how else "no fault found"
-        shown.add_row(_escape(one.label), f"{one.adjusted:.2g}", removed, how)
+        how = f"[red]{plain(one.how)}[/]" if one.how else "no fault found"
+        shown.add_row(plain(one.label), f"{one.adjusted:.2g}", removed, how)
     return shown
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")

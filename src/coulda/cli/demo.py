@@ -4,9 +4,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.panel import Panel
 
+from coulda.cli.showing import Screen
 from coulda.experiments import story
 from coulda.report.page import FOLDER
 from coulda.storage import exclusive
@@ -28,7 +28,7 @@ class Demo:
 
     def run(self) -> None:
         """Tell the story, write the page."""
-        console = Console()
+        console = Screen()
         with exclusive(self.out):  # before the work: a wrong path should cost nothing
             shutil.rmtree(self.out / FOLDER, ignore_errors=True)
             console.print(Panel(story.__doc__ or "", title="Woulda, coulda, shoulda"))

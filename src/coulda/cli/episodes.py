@@ -7,9 +7,9 @@ from typing import Annotated
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.showing import Screen, plain
 from coulda.episodes import Columns, EpisodeLog, StoredLog, fit_behavior, read_any, write_any
 from coulda.episodes.facts import facts_of
 from coulda.progress import bar
@@ -30,10 +30,10 @@ class Info:
     def run(self) -> None:
         """Print the summary."""
         log = read_any(self.log, self.columns)
-        table = Table("", str(self.log), title="episodes")
+        table = Table("", plain(str(self.log)), title="episodes")
         for name, value in facts_of(log.schema, _batches(log, "reading")).items():
-            table.add_row(name, value)
-        Console().print(table)
+            table.add_row(name, plain(value))
+        Screen().print(table)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Validate:
     def run(self) -> None:
         """Raises what is wrong, or says that all is well."""
         log = read_any(self.log, self.columns)
-        print(told(self.log, log))
+        say(told(self.log, log))
         steps = sum(batch.num_steps for batch in _batches(log, "checking"))
         print(f"{self.log}: {len(log)} episodes, {steps} steps, all valid")
 
@@ -72,8 +72,13 @@ class Convert:
         if self.fit_behavior:
             log = fit_behavior(log.read() if isinstance(log, StoredLog) else log)
         write_any(self.to, log)
-        print(told(self.log, log))
+        say(told(self.log, log))
         print(f"{self.to}: {len(log)} episodes, {log.num_steps} steps")
+
+
+def say(text: str) -> None:
+    """A line as it is."""
+    Screen(highlight=False, markup=False, soft_wrap=True).print(text)
 
 
 def told(path: Path, log: EpisodeLog | StoredLog) -> str:

@@ -9,10 +9,10 @@ import jax
 import tyro
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from coulda.cli.episodes import told as understood
 from coulda.cli.executors import ExecutorName, open_executor
+from coulda.cli.showing import Screen, plain
 from coulda.episodes import Columns
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Precision, Returns
@@ -97,7 +97,7 @@ class Evaluate:
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
             check_place(self.out)
-        recipe, key, console = self.recipe(), jax.random.key(self.seed), Console()
+        recipe, key, console = self.recipe(), jax.random.key(self.seed), Screen()
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
         told: tuple[str, ...] = (understood(self.log, recipe.episodes),)
         console.print(*told, highlight=False, soft_wrap=True, markup=False)
@@ -117,8 +117,8 @@ class Evaluate:
         for difference in comparison.differences(self.level):
             console.print(str(difference), highlight=False, soft_wrap=True, markup=False)
         for doubt in comparison.doubts():
-            about = Text(f"{doubt.about}: {doubt.verdict}. ", style=STYLES[doubt.verdict])
-            console.print(about + Text(doubt.sentence))
+            style = STYLES[doubt.verdict]
+            console.print(f"[{style}]{plain(doubt.about)}: {doubt.verdict}.[/] {plain(doubt.sentence)}")
         if (rivals := recipe.rivals(jax.random.fold_in(key, 2))) is not None:
             console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
             told = (*told, rivals.sentence)
@@ -224,7 +224,7 @@ def table(comparison: Comparison) -> Table:
         interval = "" if limits is None else f"[{limits.low:.4f}, {limits.high:.4f}] {limits.kind}"
         verdict = f"[{STYLES[estimate.verdict]}]{estimate.verdict}[/]"
         interval = interval.replace("[", r"\[", 1)
-        shown.add_row(name, estimate.method, value, interval, f"{estimate.effective_sample_size:,.1f}", verdict)
+        shown.add_row(plain(name), estimate.method, value, interval, f"{estimate.effective_sample_size:,.1f}", verdict)
     return shown
 
 
@@ -236,5 +236,5 @@ def distributions(comparison: Comparison) -> Table:
             assert one.interval is not None
             interval = rf"\[{one.interval.low:.4f}, {one.interval.high:.4f}]"
             verdict = f"[{STYLES[one.verdict]}]{one.verdict}[/]"
-            shown.add_row(name, estimate.method, quantity, f"{one.value:.4f}", interval, verdict)
+            shown.add_row(plain(name), estimate.method, quantity, f"{one.value:.4f}", interval, verdict)
     return shown

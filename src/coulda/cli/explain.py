@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import tyro
 from gymnasium import spaces
-from rich.console import Console
 from rich.table import Table
 
 from coulda.cli.evaluate import STYLES
+from coulda.cli.showing import Screen
 from coulda.episodes import Columns, EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, OnScenarios, Returns, compare
@@ -80,7 +80,7 @@ class Explain:
             check_place(self.out)
         names = () if self.policy is None else (self.policy,)
         recipe = EvaluationRecipe(str(self.log), names, self.model, self.scenarios, columns=self.columns)
-        key, console = jax.random.key(self.seed), Console()
+        key, console = jax.random.key(self.seed), Screen()
         on_scenarios, found = recipe.on_scenarios, recipe.episodes
         assert on_scenarios is not None
         model = on_scenarios.model
@@ -106,9 +106,9 @@ class Explain:
             )  # fmt: skip
         console.print(curve_table(found))
         for sentence in found.sentences:
-            console.print(sentence, highlight=False)
+            console.print(sentence, highlight=False, markup=False)
         if self.episode is not None:
-            console.print(found[0].sentence, highlight=False)
+            console.print(found[0].sentence, highlight=False, markup=False)
         if self.out is not None:
             explored = chosen[: self.explored]
             credited = self._credited(jax.random.fold_in(key, 2), model, explored, policy, source)

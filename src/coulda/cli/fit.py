@@ -11,10 +11,13 @@ import tyro
 from rich.console import Console
 
 from coulda.cli.evaluate import STYLES
+from coulda.cli.showing import Screen, plain
 from coulda.episodes import Columns, EpisodeLog, StoredLog, read_any
 from coulda.errors import CouldaError
 from coulda.fitting import Fitted, HiddenFit, NeuralFit, Recipe, TabularFit, fit, recipe_for, save_fitted
 from coulda.fitting.folds import deal
+from coulda.fitting.steps import steps_of
+from coulda.fitting.tabular import count
 from coulda.progress import bar
 
 
@@ -51,7 +54,7 @@ class Fit:
 
     def run(self) -> None:
         """Fit, tell, and write."""
-        console = Console(highlight=False, soft_wrap=True)
+        console = Screen(highlight=False, soft_wrap=True)
         if not self.dry_run:
             self._check_place()
         found = read_any(self.log, self.columns)
@@ -81,7 +84,8 @@ class Fit:
         save_fitted(self.out, fitted)
         shutil.rmtree(folder, ignore_errors=True)
         tell(console, fitted)
-        console.print(f"`coulda evaluate {self.log} --model {self.out} --policy …` rests on it.", markup=False)
+        same = "" if self.columns == Columns() else ", with the same --columns,"
+        console.print(f"`coulda evaluate {self.log} --model {self.out} --policy …`{same} rests on it.", markup=False)
 
     def chosen(self, log: EpisodeLog) -> tuple[Recipe, str]:
         """The recipe, and why it is that one."""
@@ -111,18 +115,26 @@ class Fit:
 def plan(log: EpisodeLog, recipe: Recipe, why: str) -> tuple[str, ...]:
     """What would be fitted, and why; refuses what cannot be."""
     deal(log, recipe.folds)
+    if isinstance(recipe, TabularFit):
+        count(log)
+    elif isinstance(recipe, NeuralFit):
+        steps_of(log)
     told = [
         f"{len(log):,} episodes, {log.num_steps:,} steps of at most {log.max_length}.",
-        f"Observations in {log.schema.observation_space}, actions in {log.schema.action_space}.",
+        f"{log.schema.sentence[:1].upper()}{log.schema.sentence[1:]}.",
         f"A {type(recipe).__name__}, {recipe.reparameterization}, {recipe.folds} folds: {why}.",
     ]
     if isinstance(recipe, NeuralFit):
         told.append(f"{recipe.folds} networks in one program, {recipe.epochs(log.num_steps)} epochs at most.")
     if isinstance(log.action, np.ndarray) and log.action.dtype.kind in "iu" and np.ptp(log.action) == 0:
-        told.append(f"Action {log.action.flat[0]} is the only one in the log: nothing can be learned of any other.")
+        names, only = log.schema.action_names, int(log.action.flat[0])
+        called = names[only] if names else only
+        told.append(f"Action {called} is the only one in the log: nothing can be learned of any other.")
     if isinstance(log.observation, np.ndarray) and log.observation.ndim == 2:
         still = np.flatnonzero(np.ptp(log.observation, axis=0) == 0)
-        told += [f"Columns {still.tolist()} never change; nothing is known of other values."] if still.size else []
+        names = log.schema.observation_names or tuple(f"dimension {j}" for j in range(log.observation.shape[1]))
+        never = ", ".join(names[j] for j in still)
+        told += [f"What never changes: {never}; nothing is known of other values."] if still.size else []
     if log.schema.last_observation == "repeated":
         told.append("The log lacks the observation after each last action, so that the last step tells of ends only.")
     if (cut := int((~log.terminated & (log.lengths < log.max_length)).sum())) > 0:
@@ -136,7 +148,7 @@ def tell(console: Console, fitted: Fitted) -> None:
         console.print(sentence, markup=False)
     for found in fitted.verdict:
         style = STYLES[found.verdict]
-        console.print(f"[{style}]{found.name}: {found.verdict}.[/] {found.sentence}")
+        console.print(f"[{style}]{found.name}: {found.verdict}.[/] {plain(found.sentence)}")
     console.print(f"The fit: [{STYLES[fitted.trusted]}]{fitted.trusted}[/].")
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from coulda.cli.presets import PresetName
+from coulda.cli.showing import Screen
 from coulda.errors import CouldaError
 from coulda.experiments.cost import expected_cost
 from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, ingredients
@@ -50,7 +50,7 @@ class Reproduce:
         """Make what is missing, and print the numbers."""
         if self.figure == "sepsis" and self.world is not None:
             raise CouldaError(f"sepsis is a world of its own, and not {self.world}; leave out --world.")
-        console, sizes = Console(), ingredients(self.preset, self.world, self.seed)
+        console, sizes = Screen(), ingredients(self.preset, self.world, self.seed)
         own = sizes.world == OWN_WORLDS[self.preset]
         folder = self.folder / (self.preset if own else f"{self.preset}-{sizes.world}")
         if self.preset == "paper" and self.figure != "sepsis":

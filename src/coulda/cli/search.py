@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import jax
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
 from coulda.cli.executors import Who
 from coulda.cli.presets import PresetName
+from coulda.cli.showing import Screen, plain
 from coulda.episodes import collect, read_any
 from coulda.evaluation import Method, OnPolicy, OnScenarios, Returns, compare
 from coulda.evaluation.reading import Log
@@ -60,7 +60,7 @@ class Search:
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
             check_place(self.out)
-        world, console = self.recipe.find(), Console()
+        world, console = self.recipe.find(), Screen()
         if self.recipe.scenarios in ("hindsight", "first-observation"):
             with bar("choosing where scenarios come from", None):
                 why = world.choice.why
@@ -79,7 +79,7 @@ class Search:
         """What the policies are worth in the environment itself, or in the model on the log's scenarios."""
         measured = metric(world)
         measure = returns(self.recipe.make_search(world), self.recipe.seed, self.running.evaluation_episodes)
-        title = f"{self.recipe.place}, scenarios from {self.recipe.scenarios}"
+        title = plain(f"{self.recipe.place}, scenarios from {self.recipe.scenarios}")
         table = Table("policy", measured.replace("_", " "), "95% interval", title=title)
         for name, policy in policies.items():
             found = measure(jax.random.key(self.recipe.seed), policy)

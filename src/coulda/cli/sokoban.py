@@ -11,9 +11,9 @@ from typing import Annotated
 import jax
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
+from coulda.cli.showing import Screen
 from coulda.environments.sokoban import (
     count_defects,
     drawing,
@@ -50,7 +50,7 @@ class Play:
         """Play until q or the end of the input."""
         levels = generate(jax.random.key(self.seed), 100) if self.levels is None else _read(self.levels)
         game = Game(environment_of(levels, self.mask_probability, self.window), levels, self.seed, self.masked)
-        console = Console()
+        console = Screen()
         with _keyboard() as keys:
             console.print(game.screen())
             for key in keys:
@@ -103,7 +103,7 @@ class Solve:
         """Solve and report."""
         levels = _read(self.levels)
         num_boxes = count_boxes(levels)
-        with Console().status(f"solving {len(levels)} levels …"):
+        with Screen().status(f"solving {len(levels)} levels …"):
             found = solve(levels, num_boxes, self.node_limit)
         table = Table("", str(self.levels), title="solutions")
         for i, name in enumerate(STATUS_NAMES):
@@ -115,7 +115,7 @@ class Solve:
         for name, count in count_defects(levels, num_boxes).items():
             if count.any():
                 table.add_row(f"levels with {name}", f"{np.sum(count > 0):,}")
-        Console().print(table)
+        Screen().print(table)
         if self.out is not None:
             self.out.write_text("".join(_solution_line(found, i) for i in range(len(levels))))
 

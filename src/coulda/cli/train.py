@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 import jax
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
 from coulda.cli.executors import Who
 from coulda.cli.presets import PresetName
+from coulda.cli.showing import Screen, plain
 from coulda.recipes.impala import ImpalaRecipe, impala_recipe, learn
 from coulda.recipes.running import Running
 from coulda.trainer import Trained
@@ -41,7 +41,7 @@ class Train:
         with self.who.open(self.recipe.spec) as executor:
             trained = learn(self.recipe, executor, self.running)
         trained.check_finished()
-        Console().print(self.before_and_after(trained))
+        Screen().print(self.before_and_after(trained))
 
     def before_and_after(self, trained: Trained) -> Table:
         """What the policy is worth."""
@@ -49,7 +49,7 @@ class Train:
         policies = {"before": self.recipe.first_policy(), f"after {trained.step} updates": trained.state.policy}
         found = {name: measure(jax.random.key(self.recipe.seed), policy) for name, policy in policies.items()}
         names = [name.removeprefix("held_out/") for name in found["before"]]
-        title = f"{self.recipe.world}, {self.running.evaluation_episodes} held-out episodes"
+        title = f"{plain(self.recipe.world)}, {self.running.evaluation_episodes} held-out episodes"
         table = Table("policy", *names, title=title)
         for name, values in found.items():
             table.add_row(name, *(f"{float(value):.4g}" for value in values.values()))

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from tyro.conf import OmitArgPrefixes
 
 from coulda.cli.presets import PresetName
+from coulda.cli.showing import Screen
 from coulda.errors import CouldaError
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.running import Running
@@ -50,7 +50,7 @@ class TrainNetwork:
             measure: (state of the training, held-out levels) -> what to print.
             save: (path, state of the training) -> None.
         """
-        console, world = Console(), find_sokoban(self.world)
+        console, world = Screen(), find_sokoban(self.world)
         if self.running.folder is None:
             raise CouldaError(f"a {name} is kept in a folder, and none is named; add --folder.")
         path = self.running.folder / name

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from coulda.errors import CouldaError
-from coulda.pomdp import ActionMechanism, LinearGaussianPOMDP, LocationScaleAction
+from coulda.pomdp import LinearGaussianPOMDP, LocationScaleAction
 
 
 class LinearQuadratic(LinearGaussianPOMDP):
@@ -18,17 +17,8 @@ class LinearQuadratic(LinearGaussianPOMDP):
     The reward of a hidden state is paid by that state; inference from h_t uses observations and actions only.
     """
 
-    A: Array
-    B: Array
-    C: Array | None
-    initial_mean: Array
-    initial_scale: Array
-    transition_scale: Array
-    observation_scale: Array | None
     Q: Array
     R: Array
-    horizon: int = eqx.field(static=True)
-    action_mechanism: ActionMechanism
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ are one object, or equal, makes no difference. Nothing is written down, and noth
 import copy
 from collections.abc import Hashable
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -92,7 +92,7 @@ def contents(value: Any, inside: tuple[int, ...] = ()) -> Hashable:
         return kind, value.dtype.str, value.shape, value.tobytes()
     if id(value) in inside:
         return "inside", inside.index(id(value))
-    inside = (*inside, id(value))
+    inside, value = (*inside, id(value)), cast(Any, value)
     if kind is tuple or kind is list:
         return kind, *[contents(part, inside) for part in value]
     if kind is dict:

@@ -14,16 +14,19 @@ The inverse CDF is the named reparameterization: it is monotone, so that a littl
 # pyright: reportIncompatibleMethodOverride=false, reportCallIssue=false, reportArgumentType=false
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from coulda.errors import CouldaError
 
 GRAIN = 2.0**-24
 """Half of the distance between uniform numbers of single precision: they are moved by it off 0, which has no normal."""
+SCALARS = int, float, np.generic
 MOST_CUTS = 4096
 """Of one draw: finer ones are taken for continuous."""
 
@@ -88,6 +91,9 @@ class TapedGenerator(np.random.Generator):
 
     def integers(self, low, high=None, size=None, dtype=np.int64, endpoint=False):  # noqa: D102
         low, high = (0, low) if high is None else (low, high)
+        if size is None and not self.watch and type(low) is type(high) is int and low < high + endpoint:
+            span = high - low + int(endpoint)
+            return np.dtype(dtype).type(low + min(int(self._take(None, "integers") * span), span - 1))
         span = np.add(np.subtract(high, low), int(endpoint))
         if np.any(span <= 0):
             raise ValueError("low >= high")
@@ -100,25 +106,26 @@ class TapedGenerator(np.random.Generator):
 
     def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):  # noqa: ARG002, D102
         values = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
-        if size is None and p is None and len(values) and not self.watch:
-            return np.take(values, int(self._take(None, "choice") * values.shape[axis]), axis=axis)
         n, count = values.shape[axis], 1 if size is None else math.prod(np.atleast_1d(size).tolist())
         if not n:
             raise ValueError("a cannot be empty")
         if replace or count == 1:
-            edges = np.arange(1, n + 1) / n if p is None else np.cumsum(p) / np.sum(p)
+            edges = _edges(n, None if p is None else tuple(p))
             u = self._take(_size(size, ()), "choice", edges[:-1] if self.watch else ())
-            index = np.minimum(np.searchsorted(edges, u, side="right"), n - 1)
+            if size is None:
+                index = min(bisect_right(edges, u), n - 1)
+            else:
+                index = np.minimum(np.searchsorted(edges, u, side="right"), n - 1)
         else:
             keys = -np.log1p(-self._take(n, "choice", scale="uniform"))  # the first of exponential clocks (weights p)
             keys = keys if p is None else np.divide(keys, p, out=np.full(n, np.inf), where=np.asarray(p) > 0)
             index = np.argsort(keys, kind="stable")[:count].reshape(size)
-        return np.take(values, index, axis=axis)
+        return values.take(index, axis)
 
     def permutation(self, x, axis=0):  # noqa: D102
         values = np.arange(x) if np.ndim(x) == 0 else np.asarray(x)
-        order = np.argsort(self._take(values.shape[axis], "permutation", scale="uniform"), kind="stable")
-        return np.take(values, order, axis=axis)
+        order = self._take(values.shape[axis], "permutation", scale="uniform").argsort(kind="stable")
+        return values.take(order, axis)
 
     def permuted(self, x, axis=None, out=None):  # noqa: D102
         values = np.asarray(x)
@@ -215,7 +222,9 @@ def _crossing(inverse: Callable[[Any], Any], value: float) -> float:
 
 def _size(size: Any, parameters: tuple[Any, ...]) -> tuple[int, ...] | None:
     if size is not None:
-        return tuple(np.atleast_1d(size).tolist())
+        return size if type(size) is tuple else tuple(np.atleast_1d(size).tolist())
+    if all(isinstance(p, SCALARS) for p in parameters):
+        return None
     shape = np.broadcast_shapes(*(np.shape(p) for p in parameters))
     return shape or None
 
@@ -227,21 +236,33 @@ def _out(found: Any, dtype: Any, out: Any) -> Any:
     return out
 
 
+def _laplace(u: Any) -> Any:
+    return np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - np.asarray(u, float))))
+
+
+def _triangular(u: Any, low: Any, mode: Any, high: Any) -> Any:
+    u, width = np.asarray(u, float), high - low
+    rising = low + np.sqrt(u * width * (mode - low))
+    return np.where(u < (mode - low) / width, rising, high - np.sqrt((1 - u) * width * (high - mode)))
+
+
 def _inside(u: Any) -> Any:
     """Off 0 and 1."""
     return GRAIN + (1 - 2 * GRAIN) * u
 
 
 def _poisson(u: Any, lam: Any) -> Any:
-    value = np.ceil(special.pdtrik(_inside(u), lam))
-    lower = np.maximum(value - 1, 0)
-    return np.where(special.pdtr(lower, lam) > u, lower, value)
+    return _least(np.ceil(special.pdtrik(_inside(u), lam)), lambda k: special.pdtr(k, lam), u)
 
 
 def _binomial(u: Any, n: Any, p: Any) -> Any:
-    value = np.clip(np.ceil(special.bdtrik(_inside(u), n, p)), 0, n)
+    return _least(np.minimum(np.ceil(special.bdtrik(_inside(u), n, p)), n), lambda k: special.bdtr(k, n, p), u)
+
+
+def _least(value: Any, cdf: Callable[[Any], Any], u: Any) -> Any:
+    """The least whole number whose CDF is above u: what was found by a root, or the one before it."""
     lower = np.maximum(value - 1, 0)
-    return np.where(special.bdtr(lower, n, p) > u, lower, value)
+    return np.where(cdf(lower) > np.maximum(u, GRAIN), lower, np.maximum(value, 0))
 
 
 def _geometric(u: Any, p: Any) -> Any:
@@ -262,12 +283,12 @@ CONTINUOUS: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "standard_cauchy": ((), lambda u: np.tan(np.pi * (_inside(u) - 0.5))),
     "gumbel": ((0.0, 1.0), lambda u, loc, scale: loc - np.multiply(scale, np.log(-np.log(_inside(u))))),
     "logistic": ((0.0, 1.0), lambda u, loc, scale: loc + np.multiply(scale, special.logit(_inside(u)))),
-    "laplace": ((0.0, 1.0), lambda u, loc, scale: stats.laplace.ppf(_inside(u), loc, scale)),
+    "laplace": ((0.0, 1.0), lambda u, loc, scale: loc + np.multiply(scale, _laplace(_inside(u)))),
     "rayleigh": ((1.0,), lambda u, scale: np.multiply(scale, np.sqrt(-2 * np.log1p(-u)))),
     "weibull": ((None,), lambda u, a: (-np.log1p(-u)) ** np.divide(1, a)),
     "pareto": ((None,), lambda u, a: np.expm1(-np.log1p(-u) / a)),
     "power": ((None,), lambda u, a: u ** np.divide(1, a)),
-    "triangular": ((None, None, None), lambda u, a, m, b: stats.triang.ppf(u, (m - a) / (b - a), a, b - a)),
+    "triangular": ((None, None, None), lambda u, a, m, b: _triangular(u, a, m, b)),
 }
 """The parameters' defaults, and the inverse CDF."""
 DISCRETE: dict[str, tuple[tuple[Any, ...], Callable[..., Any], Callable[..., Any]]] = {
@@ -283,14 +304,21 @@ SEEDED = (
 """What has no inverse CDF that is quick: each call is that of a generator seeded by one number."""
 
 
+PARAMETERS = {
+    "gamma": ("shape", "scale"), "standard_gamma": ("shape",), "normal": ("loc", "scale"),
+    "lognormal": ("mean", "sigma"), "exponential": ("scale",), "chisquare": ("df",), "beta": ("a", "b"),
+    "standard_t": ("df",), "gumbel": ("loc", "scale"), "logistic": ("loc", "scale"), "laplace": ("loc", "scale"),
+    "rayleigh": ("scale",), "weibull": ("a",), "pareto": ("a",), "power": ("a",),
+    "triangular": ("left", "mode", "right"), "poisson": ("lam",), "binomial": ("n", "p"), "geometric": ("p",),
+}  # fmt: skip
+"""NumPy's own names of them."""
+
+
 def _arguments(name: str, defaults: tuple[Any, ...], given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
-    """Parameters and size of a call, by NumPy's own names."""
-    names = {"gamma": ("shape", "scale"), "standard_gamma": ("shape",), "normal": ("loc", "scale"),
-             "lognormal": ("mean", "sigma"), "exponential": ("scale",), "chisquare": ("df",), "beta": ("a", "b"),
-             "standard_t": ("df",), "gumbel": ("loc", "scale"), "logistic": ("loc", "scale"),
-             "laplace": ("loc", "scale"), "rayleigh": ("scale",), "weibull": ("a",), "pareto": ("a",),
-             "power": ("a",), "triangular": ("left", "mode", "right"), "poisson": ("lam",),
-             "binomial": ("n", "p"), "geometric": ("p",)}.get(name, ())  # fmt: skip
+    """Parameters and size of a call."""
+    if not named and len(given) == len(defaults):
+        return given, None
+    names = PARAMETERS.get(name, ())
     values = dict(zip((*names, "size"), given, strict=False)) | named
     parameters = tuple(values.get(one, default) for one, default in zip(names, defaults, strict=True))
     if any(one is None for one in parameters):
@@ -313,20 +341,34 @@ def _continuous_method(name: str) -> Callable[..., Any]:
 
 
 def _discrete_method(name: str) -> Callable[..., Any]:
-    defaults, inverse, cdf = DISCRETE[name]
+    defaults, inverse, _ = DISCRETE[name]
 
     def method(self: TapedGenerator, *given: Any, **named: Any) -> Any:
         parameters, size = _arguments(name, defaults, given, named)
-        shape, cuts = _size(size, parameters), ()
-        if self.watch and all(np.ndim(p) == 0 for p in parameters):
-            most = int(inverse(1 - 2 * GRAIN, *parameters))
-            cuts = np.unique(cdf(np.arange(min(most, MOST_CUTS)), *parameters))
-            cuts = cuts[(cuts > 0) & (cuts < 1)]
-        u = self._take(shape, name, cuts, "uniform" if self.watch and not len(cuts) else None)
+        shape = _size(size, parameters)
+        steps = _steps(name, parameters) if all(isinstance(p, SCALARS) for p in parameters) else ()
+        cuts = [cut for cut in steps if 0 < cut < 1] if self.watch else ()
+        u = self._take(shape, name, cuts, "uniform" if self.watch and not cuts else None)
+        if shape is None and len(steps) < MOST_CUTS:
+            return bisect_right(steps, max(u, GRAIN))
         found = inverse(u, *parameters)
         return int(found) if shape is None else found.astype(np.int64)
 
     return method
+
+
+@lru_cache(maxsize=256)
+def _steps(name: str, parameters: tuple[Any, ...]) -> list[float]:
+    """The CDF at 0, 1, … as far as a number of the tape can reach: a draw is where its number falls among them."""
+    _, inverse, cdf = DISCRETE[name]
+    most = int(inverse(1 - 2 * GRAIN, *parameters))
+    return cdf(np.arange(min(most, MOST_CUTS)), *parameters).tolist()
+
+
+@lru_cache(maxsize=256)
+def _edges(count: int, p: tuple[float, ...] | None) -> list[float]:
+    """Where each of so many outcomes ends, by their probabilities."""
+    return (np.arange(1, count + 1) / count if p is None else np.cumsum(p) / np.sum(p)).tolist()
 
 
 def _seeded_method(name: str) -> Callable[..., Any]:

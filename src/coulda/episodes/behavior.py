@@ -9,16 +9,16 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from gymnasium import spaces
 from jax import Array
-from scipy.optimize import minimize
-from scipy.stats import norm
 
 from coulda.episodes.log import EpisodeLog, spans
 from coulda.episodes.spaces import HashableSpace, features
 from coulda.errors import CouldaError
 from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import Policy
+from coulda.tails import normal_log_prob
 
 LEAST_SCALE = 1e-6
 """Of a continuous action, where the observation says exactly what is done: a density needs a scale above zero."""
@@ -127,7 +127,7 @@ def _log_probs(policy: FittedBehavior, log: EpisodeLog) -> np.ndarray:
         actions = jnp.asarray(log.action - int(log.schema.action_space.start), jnp.int32)  # pyright: ignore[reportAttributeAccessIssue]
         return np.asarray(jnp.take_along_axis(log_probs, actions[:, None], axis=1)[:, 0])
     mean, scale = location_and_scale(policy, log)
-    return norm.logpdf(log.action.reshape(mean.shape), mean, scale).sum(1)
+    return normal_log_prob(log.action.reshape(mean.shape), mean, scale).sum(1)
 
 
 def location_and_scale(policy: FittedBehavior, log: EpisodeLog) -> tuple[np.ndarray, np.ndarray]:
@@ -181,7 +181,9 @@ def _logistic(inputs: Array, counts: Array, penalty: float) -> Array:
         value, gradient = _loss(jnp.asarray(flat.reshape(shape), jnp.float32), inputs, counts, penalty)
         return float(value), np.asarray(gradient, float).ravel()
 
-    result = minimize(objective, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    result = scipy.optimize.minimize(
+        objective, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 500}
+    )
     return jnp.asarray(result.x.reshape(shape), jnp.float32)
 
 
@@ -225,7 +227,7 @@ def _likeliest(
         return float(value / n), slope.ravel() / n
 
     first = np.stack([weights / unit, np.zeros_like(weights)])
-    result = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    result = scipy.optimize.minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 500})
     found = result.x.reshape(shape)
     found[1, -1] += np.log(unit)
     return found[0] * unit, found[1]

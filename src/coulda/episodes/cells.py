@@ -22,6 +22,8 @@ from gymnasium import spaces
 from coulda.episodes.arrays import MOST_CATEGORIES, guess_space
 from coulda.extras import require
 
+MISSING = "(missing)"
+"""What an empty place is called where categories stand alone."""
 MOST_LABELS = 256
 """Different texts of one column: more are names or notes, and not categories."""
 EXACT = 2**24
@@ -96,6 +98,10 @@ def as_observation(columns: list[Cells], alone: bool) -> Understood:
     one = columns[0]
     if alone and one.kind == "integer" and notes:
         notes = (f"{notes[0]}, so that its integers are numbers and no categories",)
+    if alone and one.kind == "text" and notes:
+        values = np.where(one.missing, len(one.labels), one.values)
+        notes = (f"{notes[0]}, which is a category of its own",)
+        return Understood(values, spaces.Discrete(len(one.labels) + 1), (*one.labels, MISSING), notes)
     if alone and one.values.ndim == 1 and not one.missing.any():
         if one.labels:
             return Understood(one.values, spaces.Discrete(len(one.labels)), one.labels)

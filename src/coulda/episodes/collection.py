@@ -10,6 +10,7 @@ from jax import Array
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, spans
 from coulda.episodes.validation import checked_log
 from coulda.noise import check_key
+from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, Actor, Episode, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
 
@@ -25,9 +26,9 @@ def collect_batches(
 ) -> Iterator[EpisodeLog]:
     """The same, a batch at a time, so that `write_log` can write a log larger than memory."""
     check_key(key)
-    if isinstance(policy, Policy):
-        policy.check_spaces(environment.observation_space, environment.action_space)
     schema = Schema(environment.observation_space, environment.action_space)
+    if isinstance(policy, Policy):
+        check_policy_fits(policy, environment)
     size = min(batch_size, num_episodes)
     for start in range(0, num_episodes, size):
         # The last batch is run whole and cut, which is cheaper than compiling for its size.

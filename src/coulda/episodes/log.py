@@ -240,7 +240,7 @@ def _called(space: gymnasium.Space, names: tuple[str, ...], categories: str, num
     """A space for people, with the first of its names."""
     shown = f" ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})" if names else ""
     if isinstance(space, gymnasium.spaces.Discrete):
-        return f"{int(space.n):,} {categories}{shown}"
+        return f"{int(space.n):,} {categories if space.n > 1 else categories[:-1]}{shown}"
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) < 2:
         count = space.shape[0] if space.shape else 1
         return f"{count} column{'s' if count > 1 else ''} of {numbers}{shown}"

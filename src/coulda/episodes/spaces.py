@@ -15,6 +15,9 @@ from coulda.errors import CouldaError
 LARGEST = 2**24
 """Numbers of one observation, of which bounds are kept: more would fill the memory before anything is read."""
 
+MOST_VALUES = 2**22
+"""Of a number that counts: estimators have a row for each, and a manifest can say anything."""
+
 
 class Leaf(msgspec.Struct, frozen=True):
     """What any array of one elementary space must satisfy."""
@@ -72,6 +75,8 @@ def leaf(space: gymnasium.Space) -> Leaf:
 def _whole(space: gymnasium.Space, low: np.ndarray, count: Any, shape: tuple[int, ...]) -> Leaf:
     """Of whole numbers, which JAX holds in 32 bits."""
     limits = np.iinfo(np.int32)
+    if np.max(count, initial=0) > MOST_VALUES:
+        raise CouldaError(f"{space} has more than {MOST_VALUES:,} values, of which no table can be made; use a Box")
     high = low.astype(object) + count - 1
     if np.any(low < limits.min) or np.any(high > limits.max):
         raise CouldaError(f"{space} has numbers beyond {limits.max:,}, which 32 bits do not hold; number them from 0")

@@ -19,6 +19,7 @@ from coulda.evaluation.intervals import Precision, Returns
 from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
+from coulda.evaluation.self_checks import as_known_by
 from coulda.evaluation.table import ByName, Comparison
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
@@ -161,7 +162,7 @@ def evaluate(
     with _followed(advance, log, counted=True) as tell:
         run = Run(precision or Precision(), advance=tell)
         rows = evaluate_sources(key, model, [source], reading, run)["policy"]
-    found = next(iter(rows.values()))
+    found = as_known_by(reading, next(iter(rows.values())))
     return replace(found, details=found.details | {"scenarios from": why})
 
 

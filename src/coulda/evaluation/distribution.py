@@ -18,13 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from jax import Array
-from scipy import stats
+from scipy import special
 
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.reading import generator
 from coulda.noise import effective_sample_size
+from coulda.tails import normal_quantile
 
 ENOUGH, LITTLE = 10, 3
 """Effective draws beyond a quantile: the share beyond is known to a third with ten of them, and hardly with three."""
@@ -123,8 +124,8 @@ def _worth(below: Ratios, weights: np.ndarray, most: int) -> float:
 def _limits(q: float, size: float, level: float) -> tuple[float, float]:
     """Between which shares the quantile q lies; 0 and 1 where so few draws cannot tell."""
     beyond = (1 - level) / 2
-    low = 0.0 if (1 - q) ** size > beyond else float(stats.beta.ppf(beyond, size * q, size * (1 - q) + 1))
-    high = 1.0 if q**size > beyond else float(stats.beta.ppf(1 - beyond, size * q + 1, size * (1 - q)))
+    low = 0.0 if (1 - q) ** size > beyond else float(special.betaincinv(size * q, size * (1 - q) + 1, beyond))
+    high = 1.0 if q**size > beyond else float(special.betaincinv(size * q + 1, size * (1 - q), 1 - beyond))
     return low, high
 
 
@@ -134,7 +135,7 @@ def _influence(below: Ratios, interval: Interval, level: float) -> np.ndarray:
     error = moved.std(ddof=1) / np.sqrt(len(moved)) if len(moved) > 1 else 0.0
     if not np.isfinite(interval.width) or error == 0:
         return np.zeros(len(moved))
-    return moved * interval.width / (2 * stats.norm.ppf(0.5 + level / 2) * error)
+    return moved * interval.width / (2 * normal_quantile(0.5 + level / 2) * error)
 
 
 def _estimate(

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import ndtri
-from scipy import stats
 
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
@@ -27,6 +26,7 @@ from coulda.hindsight.particles import Sampler
 from coulda.hindsight.predictions import Foreseen, foreseen
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, LinearGaussianPOMDP
 from coulda.pomdp.observing import no_density
+from coulda.tails import normal_above
 
 PARTICLES = 1000
 """Of the filter."""
@@ -119,7 +119,7 @@ def judged(found: dict[str, Sums]) -> Diagnostic:
         total, variance, weight = (np.abs(x[enough]) for x in (sums.total, sums.variance, sums.weight))
         # However long the log is, only what matters counts.
         z = np.where(total / weight >= SMALL_SHIFT, total / np.sqrt(variance), 0.0)
-        size, chance = float((total / weight)[z.argmax()]), float(2 * stats.norm.sf(z.max()))
+        size, chance = float((total / weight)[z.argmax()]), float(2 * normal_above(z.max()))
         worst, tests = min(worst, (what, size, chance), key=lambda one: one[2]), tests + len(z)
     what, size, chance = worst[0], worst[1], min(1.0, tests * worst[2])
     if chance >= UNUSUAL:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Interval
 from coulda.pomdp.rollout import check_discount
+from coulda.tails import normal_below, normal_quantile, student_quantile
 
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
@@ -75,21 +75,21 @@ def student(terms: np.ndarray, level: float) -> Interval:
     n = len(terms)
     if n < 2:
         return Interval(-np.inf, np.inf, level, "student")
-    half = stats.t.ppf(0.5 + level / 2, n - 1) * terms.std(ddof=1) / np.sqrt(n)
+    half = student_quantile(0.5 + level / 2, n - 1) * terms.std(ddof=1) / np.sqrt(n)
     return Interval(float(terms.mean() - half), float(terms.mean() + half), level, "student")
 
 
-def widened(interval: Interval, value: float, error: float, freedom: int, level: float) -> Interval:
+def widened(interval: Interval, value: float, error: float, freedom: int, why: str) -> Interval:
     """An interval of a value that has another, independent standard error too, known to so many degrees of freedom.
 
-    >>> widened(Interval(-3.0, 3.0, 0.95, "student"), 0.0, 0.0, 4, 0.95)
+    >>> widened(Interval(-3.0, 3.0, 0.95, "student"), 0.0, 0.0, 4, "refits")
     Interval(low=-3.0, high=3.0, level=0.95, kind='student')
     """
     if error == 0:
         return interval
-    more = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    more = float(student_quantile((1 + interval.level) / 2, freedom)) * error
     low, high = (float(np.hypot(value - limit, more)) for limit in (interval.low, interval.high))
-    return Interval(value - low, value + high, level, f"{interval.kind} and refits")
+    return Interval(value - low, value + high, interval.level, f"{interval.kind} and {why}")
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,24 @@ def bca(rng: np.random.Generator, ratios: Ratios, level: float, resamples: int =
     theta = np.sort(_bootstrap(rng, ratios, resamples))
     # Ties are counted half, so that a discrete statistic is not taken for a biased one.
     below = (np.sum(theta < ratios.value) + np.sum(theta <= ratios.value)) / (2 * resamples)
-    bias = stats.norm.ppf(np.clip(below, 1 / resamples, 1 - 1 / resamples))
+    bias = normal_quantile(np.clip(below, 1 / resamples, 1 - 1 / resamples))
     influence = ratios.leave_one_out()
     influence = influence.mean() - influence
     cubes, squares = np.sum(influence**3), np.sum(influence**2)
     acceleration = cubes / (6 * squares**1.5) if squares > 0 else 0.0
-    z = bias + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(theta, stats.norm.cdf(bias + z / (1 - acceleration * z)))
+    z = bias + normal_quantile([(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(theta, normal_below(bias + z / (1 - acceleration * z)))
     return Interval(float(low), float(high), level, "bca")
+
+
+def hull(one: Interval, other: Interval) -> Interval:
+    """The least interval that holds both.
+
+    BCa follows skewed terms, and resamples know nothing of weights that were not drawn; Student's is symmetric.
+    """
+    if one.kind == other.kind:
+        return one
+    return Interval(min(one.low, other.low), max(one.high, other.high), one.level, f"{one.kind} and {other.kind}")
 
 
 def bernstein(terms: np.ndarray, level: float, bounds: tuple[float, float]) -> Interval:
@@ -164,8 +174,9 @@ class Precision:
     level: float = 0.95
     """The level of the intervals."""
     interval: str | None = None
-    """The kind: "student", "bca" or "bernstein"; by default BCa where episodes are weighted, and Student's elsewhere.
-    Bernstein bounds hold for every number of episodes; they need terms that are returns: what is weighted keeps BCa."""
+    """The kind: "student", "bca" or "bernstein"; by default what holds both of the first where episodes are
+    weighted, and Student's elsewhere. Bernstein bounds hold for every number of episodes; they need terms that are
+    returns: what is weighted keeps the default."""
     bounds: tuple[float, float] | None = None
     """The least and the largest possible return, which "bernstein" needs."""
     scenarios: int = 1
@@ -191,7 +202,11 @@ class Precision:
 
     def of_weighted(self, rng: np.random.Generator, ratios: Ratios) -> Interval:
         """The interval of an estimate whose terms are weighted, and so not bounded as the return is."""
-        return student(ratios.terms, self.level) if self.interval == "student" else bca(rng, ratios, self.level)
+        symmetric = student(ratios.terms, self.level)
+        if self.interval == "student":
+            return symmetric
+        found = bca(rng, ratios, self.level)
+        return found if self.interval == "bca" else hull(found, symmetric)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Where it is none (`Doubt`), episodes that a right model makes under the fitted b
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy import stats
 
 from coulda.episodes import EpisodeLog
 from coulda.episodes.behavior import LOG_SCALES, FittedBehavior, fitted_behavior
 from coulda.episodes.log import concatenate
 from coulda.evaluation.diagnostics import UNUSUAL
 from coulda.evaluation.reading import Log, run
-from coulda.pomdp import Episode, Policy
+from coulda.pomdp import POMDP, Episode, Policy
 from coulda.pomdp.walk import taken_log_probs
+from coulda.tails import normal_above
 
 MOST_EPISODES = 2000
 """Of each side. With as many, means that differ by 0.15 standard deviations are found in 36 of 40 samples, by 0.1 in
@@ -60,6 +61,13 @@ def sample(rng: np.random.Generator, log: Log) -> EpisodeLog:
     return concatenate(parts)
 
 
+def sample_for(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
+    """Episodes of the log, in the model's spaces, of which a log may not have seen all."""
+    found = sample(rng, log)
+    seen, done = model.observation_space, model.action_space
+    return replace(found, schema=replace(found.schema, observation_space=seen, action_space=done))
+
+
 def logged_behavior(log: EpisodeLog, logged: Episode, policies: Mapping[str, Policy]) -> tuple[Policy, Doubt | None]:
     """Who made the log: a function of the observation, or a policy that gives the logged probabilities."""
     fitted = fitted_behavior(log, SMALL_PENALTY)
@@ -91,7 +99,7 @@ def _gap(lost: np.ndarray) -> Doubt | None:
     nothing on average where the behavior is of its kind, and gains a little.
     """
     mean, error = float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
-    chance = float(stats.norm.sf(mean / max(error, 1e-12)))
+    chance = float(normal_above(mean / max(error, 1e-12)))
     if mean < SMALL_GAP or chance >= UNUSUAL:
         return None
     return Doubt(
@@ -112,7 +120,7 @@ def unexplained(fitted: FittedBehavior, logged: Episode) -> float:
     # What happened in a few episodes only is not normal yet.
     often = (scores != 0).sum(0) >= FEWEST
     z = np.where(often & (size >= SMALL_CORRELATION), total / np.maximum(deviation, 1e-12), 0.0)
-    return min(1.0, float(2 * stats.norm.sf(z.max()) * len(z)))
+    return min(1.0, float(2 * normal_above(z.max()) * len(z)))
 
 
 def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Array]:

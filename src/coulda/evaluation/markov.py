@@ -6,11 +6,12 @@ those with different (o, a) one step earlier: the sum of squares between them, a
 """
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.reading import Reading
+from coulda.tails import normal_above
 
 PERMUTATIONS = 100
 """Enough for the mean and the variance of the statistic, to which a gamma distribution is matched."""
@@ -82,7 +83,8 @@ def _standardized(present: np.ndarray, past: np.ndarray, y: np.ndarray) -> tuple
 
 def _verdict(found: float, chance: np.ndarray, steps: int) -> Diagnostic:
     mean, variance = chance.mean(), chance.var(ddof=1)
-    probability = float(stats.gamma.sf(found, mean**2 / variance, scale=variance / mean)) if variance > 0 else 1.0
+    shape, rate = mean**2 / max(variance, 1e-300), mean / max(variance, 1e-300)
+    probability = float(special.gammaincc(shape, max(found, 0.0) * rate)) if variance > 0 else 1.0
     share = max(0.0, float((found - mean) / steps))
     if probability >= UNUSUAL:
         sentence = "Given the observation and the action, what follows does not depend on what came before."
@@ -132,7 +134,7 @@ def residual_diagnostic(
         foreseen = np.where(live[test], basis[test] @ weights, 0.0)
         products[test] = (foreseen * np.where(live[test], target[test] - y.mean(), 0.0)).sum(1)
     error = products.std(ddof=1) / np.sqrt(len(products))
-    chance = float(stats.norm.sf(products.mean() / error)) if error > 0 else 1.0
+    chance = float(normal_above(products.mean() / error)) if error > 0 else 1.0
     share = max(0.0, float(products.sum() / max((target[live] ** 2).sum(), 1e-12)))
     if chance >= UNUSUAL:
         sentence = "What was seen before does not tell of the errors of the fitted values."

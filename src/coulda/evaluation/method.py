@@ -6,19 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import gymnasium
 import jax
 import numpy as np
 from jax import Array
 
-from coulda.errors import CouldaError
 from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision, Returns
 from coulda.evaluation.reading import Features, Log, Reading, read
 from coulda.executors import Executor
 from coulda.noise import check_key
-from coulda.policies import LoggedPolicy
-from coulda.pomdp import POMDP, Policy
+from coulda.pomdp import Policy
 from coulda.progress import Advance
 
 Rows = dict[str, list[Estimate]]
@@ -98,19 +95,6 @@ class SinglePolicyMethod(Method):
         policy.check_spaces(log.schema.observation_space, log.schema.action_space)
         reading = reading_for([self], log, {"policy": policy}, returns)
         return self.rows(key, reading, Run(precision or Precision()))["policy"][0]
-
-
-def check_policy_fits(policy: Policy, world: POMDP) -> None:
-    """Refuse a policy that cannot be run in a model or an environment."""
-    if isinstance(policy, LoggedPolicy):
-        raise CouldaError(
-            f"it is known along the log alone, and {type(world).__name__} asks it about other histories. Give the "
-            "policy itself, or leave out the model and the environment."
-        )
-    known, actions = policy.check_spaces(world.observation_space, world.action_space), world.action_space
-    if isinstance(actions, gymnasium.spaces.Discrete) and known != int(actions.n):
-        name = type(world).__name__
-        raise CouldaError(f"{type(policy).__name__} knows {known} actions, but there are {int(actions.n)} in {name}.")
 
 
 def key_for(key: Array, use: Use) -> Array:

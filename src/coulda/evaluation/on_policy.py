@@ -12,9 +12,10 @@ from coulda.errors import CouldaError
 from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.estimate import Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios, Returns
-from coulda.evaluation.method import Method, Rows, Run, check_policy_fits, key_for
+from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.reading import Reading, generator
 from coulda.noise import check_key
+from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.rollout import FINE

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy import stats
 
 from coulda.episodes import EpisodeLog
 from coulda.episodes.spaces import features
@@ -23,6 +22,7 @@ from coulda.evaluation.reading import run, to_numpy
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
 from coulda.pomdp.observing import state_shapes
 from coulda.pomdp.scenario import at_step
+from coulda.tails import normal_above
 
 DRAWS = 4
 """Steps of the model for each logged one; the error of their difference is √1.25 of the log's own."""
@@ -99,7 +99,7 @@ def one_step_diagnostic(key: Array, model: POMDP, log: EpisodeLog, seen: StateSe
     size = np.abs(total) / np.maximum(scale * deviation, 1e-300)
     often = (found.scale > 0).sum(0) >= FEW_EPISODES
     matters = often & (size >= SMALL_MISS) & ((found.total != 0).sum(0) >= FEW_EPISODES)
-    chance = np.where(matters, np.minimum(1.0, 2 * stats.norm.sf(z) * max(1, often.sum())), 1.0)
+    chance = np.where(matters, np.minimum(1.0, 2 * normal_above(z) * max(1, often.sum())), 1.0)
     return (_verdict(chance, size),)
 
 

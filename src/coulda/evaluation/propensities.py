@@ -12,7 +12,6 @@ seen, what is done in different steps is independent, so that steps count:
 
 import numpy as np
 from gymnasium import spaces
-from scipy import stats
 
 from coulda.episodes import EpisodeLog
 from coulda.episodes.behavior import choice_probabilities, fitted_behavior, held_out, location_and_scale
@@ -20,6 +19,7 @@ from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.logged_behavior import sample, unexplained
 from coulda.evaluation.reading import Reading
+from coulda.tails import chi_square_above, normal_below
 
 GROUPS = 5
 """Of steps, by what was predicted."""
@@ -41,7 +41,7 @@ def propensity_diagnostic(reading: Reading) -> tuple[Diagnostic, ...]:
 def _checked(log: EpisodeLog) -> Diagnostic:
     discrete = isinstance(log.schema.action_space, spaces.Discrete)
     square, size, freedom = _of_choices(log) if discrete else _of_numbers(log)
-    chance = float(stats.chi2.sf(square, max(freedom, 1)))
+    chance = float(chi_square_above(square, max(freedom, 1)))
     told = f"fitted to other episodes, the behavior's probabilities are off by up to {size:.2g}"
     if chance >= UNUSUAL or size < SMALL_MISS:
         missed = unexplained(fitted_behavior(log, penalty=1.0), log.padded())
@@ -75,7 +75,7 @@ def _of_choices(log: EpisodeLog) -> tuple[float, float, float]:
 def _of_numbers(log: EpisodeLog) -> tuple[float, float, float]:
     both = held_out(log, lambda policy, part: np.concatenate(location_and_scale(policy, part), 1), penalty=1.0)
     mean, scale = np.split(both, 2, axis=1)
-    below = stats.norm.cdf((log.action.reshape(mean.shape) - mean) / scale)
+    below = normal_below((log.action.reshape(mean.shape) - mean) / scale)
     found = []
     for column, center in zip(below.T, mean.T, strict=True):
         for cell in range(LEVELS):

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from jax import Array
-from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import UNUSUAL
 from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading
 from coulda.evaluation.regressions import LinearQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
+from coulda.tails import chi_square_above
 
 CANDIDATES: tuple[QFunction, ...] = (LinearQ(), QuadraticQ(), RandomFeaturesQ())
 """Of vectors: the one that predicts logged returns best, of episodes that it was not fitted to."""
@@ -76,8 +76,9 @@ def logged_steps(reading: Reading, regression: QFunction) -> Steps:
     done = following[:, :, None] if reading.continuous else np.eye(_num_actions(reading), dtype=np.float32)[following]
     steps = _steps(reading, regression, done)
     # What it would have done after it was cut off is not known.
-    going_on = steps.known & jnp.concatenate([steps.live[:, 1:], jnp.zeros_like(steps.live[:, :1])], 1)
-    return eqx.tree_at(lambda s: s.known, steps, going_on | (steps.known & ~steps.continues))
+    live, continues, known = (np.asarray(column) for column in (steps.live, steps.continues, steps.known))
+    going_on = np.concatenate([live[:, 1:], np.zeros_like(live[:, :1])], 1)
+    return eqx.tree_at(lambda s: s.known, steps, jax.device_put(known & (going_on | ~continues)))
 
 
 def _num_actions(reading: Reading) -> int:
@@ -95,7 +96,7 @@ def _steps(reading: Reading, regression: QFunction, says: np.ndarray) -> Steps:
         inputs, taken = _expanded(regression, reading, inputs, says)
         action, says = np.zeros(continues.shape, np.int32), np.ones((*inputs.shape[:2], 1), np.float32)
     columns = action, reading.reward.astype(np.float32), reading.live, continues, known
-    arrays = map(jnp.asarray, (inputs, *columns, says))
+    arrays = jax.device_put((inputs, *columns, says))  # which, unlike `asarray`, is no program
     return Steps(*arrays, taken=taken, timed=timed, discount=reading.asked.discount)
 
 
@@ -163,4 +164,4 @@ def ends_depend_on_time(reading: Reading, inputs: np.ndarray, continues: np.ndar
     spread = (expected * (1 - expected)).sum(0)
     used = spread > 0
     square = (((ended.sum(0) - expected.sum(0))[used]) ** 2 / spread[used]).sum()
-    return bool(used.sum() > 1 and stats.chi2.sf(square, used.sum() - 1) < UNUSUAL)
+    return bool(used.sum() > 1 and chi_square_above(square, used.sum() - 1) < UNUSUAL)

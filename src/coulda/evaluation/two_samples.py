@@ -1,7 +1,8 @@
 """Are two samples of one distribution? Their energy distance tells (Székely & Rizzo, 2013), whatever they hold."""
 
 import numpy as np
-from scipy import stats
+
+from coulda.tails import chi_square_above
 
 PERMUTATIONS = 200
 """Enough for the mean and the deviation of the statistic; the shape of its tail comes from its spectrum."""
@@ -31,7 +32,7 @@ def energy_test(rng: np.random.Generator, first: np.ndarray, second: np.ndarray)
     variation, skewness = _shape(both[rng.permutation(len(both))[:SPECTRUM]])
     # So few permutations may miss the tail that makes most of the deviation: the larger of two estimates.
     deviation, freedom = max(deviation, variation * mean), 8 / skewness**2
-    return float(stats.chi2.sf(freedom + (found - mean) / deviation * np.sqrt(2 * freedom), freedom))
+    return float(chi_square_above(freedom + (found - mean) / deviation * np.sqrt(2 * freedom), freedom))
 
 
 def _distances(values: np.ndarray, signs: np.ndarray) -> np.ndarray:

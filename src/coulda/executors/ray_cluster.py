@@ -67,7 +67,8 @@ class Ray(Executor):
         try:
             data = self._ray.get(ticket, timeout=self.timeout)
         except errors.RayTaskError as error:
-            raise WorkError(f"a batch failed in a worker:\n{error}") from error
+            cause = error.cause if isinstance(error.cause, CouldaError) else error
+            raise WorkError(f"a batch failed in a worker:\n{cause}") from error
         except errors.GetTimeoutError as error:
             raise WorkError(told_of_hanging(self.timeout)) from error
         except errors.RayError as error:

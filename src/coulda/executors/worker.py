@@ -7,13 +7,14 @@ frames of msgpack, each after its length. It ends when its input does.
 import os
 import struct
 import sys
-import traceback
 from functools import cached_property
+from traceback import format_exception
 from typing import Any, BinaryIO, TypeVar
 
 import jax
 import msgspec
 
+from coulda.errors import CouldaError, own_frames
 from coulda.executors.work import Work, WorkSpec
 from coulda.storage import load_tree, save_tree
 
@@ -76,6 +77,11 @@ class Worker:
         return save_tree(self._work(self._parameters, request.index))
 
 
+def told(error: Exception) -> str:
+    """What the caller is told of it: a sentence, the user's own frames, or, of a defect, all of it."""
+    return str(error) if isinstance(error, CouldaError) else own_frames(error) or "".join(format_exception(error))
+
+
 def hello(spec: WorkSpec) -> Hello:
     """For a worker that shall compute what this process would: on as many CPU devices, since they split the batch."""
     devices = jax.local_device_count() if jax.default_backend() == "cpu" else 1
@@ -113,8 +119,8 @@ def main() -> None:
             request = receive(sys.stdin.buffer, Request)
             try:
                 reply = Reply(value=worker.run(request))
-            except Exception:
-                reply = Reply(error=traceback.format_exc())
+            except Exception as error:
+                reply = Reply(error=told(error))
             send(answers, reply)
     except (EOFError, BrokenPipeError):
         # Nobody listens; without cleaning up, since JAX's threads may be at work.

@@ -1,6 +1,5 @@
 """What every experiment on PO-Sokoban begins with, as stages: levels, a policy, a scenario model, a log."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
@@ -111,8 +110,7 @@ class Pipeline:
             else:
                 trained = train_policy(sizes.seed, sizes.sokoban, read_pool(levels), sizes.policy, self._running(path))
             self._check_finished(path, trained)
-            save_policy(path, trained.state.policy)
-            _keep_log(path)
+            save_policy(path, trained.state.policy, (work_folder(path) / LOG).read_bytes())
 
         path = self.stages.make("policy", settings, {"levels": levels}, make)
         return path, load_policy(path)
@@ -125,8 +123,7 @@ class Pipeline:
         def make(path: Path) -> None:
             trained = train_scenarios(sizes.seed, sizes.sokoban, read_pool(levels), recipe, self._running(path))
             self._check_finished(path, trained)
-            save_scenario_model(path, trained.state.network)
-            _keep_log(path)
+            save_scenario_model(path, trained.state.network, (work_folder(path) / LOG).read_bytes())
 
         path = self.stages.make("scenario-model", settings, {"levels": levels}, make)
         return path, load_scenario_model(path)
@@ -164,14 +161,8 @@ class Pipeline:
 
 
 def training_log(path: Path) -> Path:
-    """The log of the training of a network that a stage made, which is kept beside it."""
-    return path.with_name(f"{path.name}.jsonl")
-
-
-def _keep_log(path: Path) -> None:
-    """The last of a training: all but its log is no longer needed."""
-    (work_folder(path) / LOG).replace(training_log(path))
-    shutil.rmtree(work_folder(path))
+    """The log of the training of a network that a stage made, which is a part of it."""
+    return path / LOG
 
 
 def counted(batches: Iterable[EpisodeLog], advance: Advance) -> Iterator[EpisodeLog]:

@@ -6,7 +6,6 @@ weightings of equation 1 are run: over a scenario's trajectories with the ratio,
 IMPALA learns from as many episodes of the same environment, without a model.
 """
 
-import shutil
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -174,7 +173,6 @@ def one_run(
     )
     trained.check_finished()
     write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset.num_episodes))})
-    shutil.rmtree(work)
 
 
 def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> PolicySearch | Impala:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from jax import Array
-from scipy import stats
 
 from coulda.episodes import EpisodeLog, Schema
 from coulda.episodes.validation import from_episodes
@@ -24,6 +23,7 @@ from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import LoggedSteps, ObservedTables, logged_batch, observed_tables, state_numbers
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy
 from coulda.pomdp.walk import all_log_probs
+from coulda.tails import student_quantile
 
 
 class Credit(NamedTuple):
@@ -96,7 +96,7 @@ def _credit(gains: np.ndarray, chances: np.ndarray) -> Credit:
     effects = -(gains * chances[None]).sum(-1)
     effect, half = effects.mean(0), np.zeros(effects.shape[1])
     if len(effects) > 1:
-        half = stats.t.ppf(0.975, len(effects) - 1) * effects.std(0, ddof=1) / np.sqrt(len(effects))
+        half = student_quantile(0.975, len(effects) - 1) * effects.std(0, ddof=1) / np.sqrt(len(effects))
     return Credit(effect, effect - half, effect + half, gains.mean(0), chances)
 
 

@@ -11,12 +11,12 @@ Both are asked as a prediction of unseen episodes, with the step before and with
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from coulda.episodes import EpisodeLog
 from coulda.episodes.log import spans
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic, Verdict
+from coulda.tails import normal_above
 
 SHUFFLES = 4
 """Others that the step before is held against."""
@@ -91,7 +91,7 @@ def _gain(
         others += _log_prob(coarse, _numbers(np.concatenate([cell, shuffled], 1)), target, fold) / SHUFFLES
     each = np.bincount(episode, real - others)[np.bincount(episode) > 0]
     error = each.std(ddof=1) / np.sqrt(len(each))
-    chance = float(stats.norm.sf(each.mean() / error)) if error > 0 else 1.0
+    chance = float(normal_above(each.mean() / error)) if error > 0 else 1.0
     return Gain(float((real - others).mean()), chance)
 
 

@@ -23,7 +23,7 @@ from coulda.fitting.fitted import Fitted, Recipe
 from coulda.fitting.folds import Folds, deal
 from coulda.fitting.grounds import HiddenGrounds, Nearness, TableGrounds, VectorGrounds, between_members
 from coulda.fitting.hidden import HiddenFit, fit_hidden
-from coulda.fitting.memory import memory
+from coulda.fitting.memory import lasting_rewards, memory
 from coulda.fitting.neural import NeuralFit, NeuralResult, fit_vectors
 from coulda.fitting.source import CrossFitted
 from coulda.fitting.tabular import Counts, TabularFit, fit_table, novelty
@@ -100,15 +100,16 @@ def _table(key: Array, log: EpisodeLog, recipe: TabularFit) -> Fitted:
         _novelty(moves),
         *_markov(key_markov, log),
         *confounding(generator(key_hidden), log, fold),
+        *(lasting_rewards(log, fold) if counts.varies else ()),
         *judging.own_policy(key_own, model, log),
-        *only_action(counts.tried.sum(1)),
+        *only_action(counts.tried.sum(1), log),
     )
     return Fitted(
         recipe,
         model,
         Exact(model),
         TableGrounds(verdict, model, counts, recipe),
-        (*_told(log), *_tried(counts, pairs)),
+        (*_told(log), *_tried(counts, pairs, log)),
         log.fingerprint,
     )
 
@@ -138,13 +139,20 @@ def _markov(key: Array, log: EpisodeLog) -> tuple[Diagnostic, ...]:
     return markov_diagnostic(generator(key), observed, action - int(done.start), reward, live, continues)
 
 
-def only_action(taken: np.ndarray) -> tuple[Diagnostic, ...]:
+def only_action(taken: np.ndarray, log: EpisodeLog) -> tuple[Diagnostic, ...]:
     """A log with one action tells nothing of any other."""
     if (taken > 0).sum() != 1:
         return ()
-    one = int(np.flatnonzero(taken)[0])
+    one = _called(log, int(np.flatnonzero(taken)[0]))
     sentence = f"Action {one} is the only one that was ever taken: the log tells nothing of any other."
     return (Diagnostic("actions", 1.0, "caution", sentence),)
+
+
+def _called(log: EpisodeLog, action: int) -> str:
+    """The label of an action, or its number."""
+    names, space = log.schema.action_names, log.schema.action_space
+    start = int(space.start) if isinstance(space, spaces.Discrete) else 0
+    return names[action] if names else str(action + start)
 
 
 def _told(log: EpisodeLog) -> tuple[str, ...]:
@@ -157,7 +165,7 @@ def _told(log: EpisodeLog) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _tried(counts: Counts, pairs: float) -> tuple[str, ...]:
+def _tried(counts: Counts, pairs: float, log: EpisodeLog) -> tuple[str, ...]:
     tried = counts.tried[:, : counts.seen]
     visited = tried.sum(0) > 0
     never, few = int((tried[:, visited] == 0).sum()), int(((tried > 0) & (tried < FEW_EXAMPLES)).sum())
@@ -169,7 +177,7 @@ def _tried(counts: Counts, pairs: float) -> tuple[str, ...]:
         f"{pairs:.1%} of all steps do something that no other fold of the log does in the same place.",
     ]
     if (unused := np.flatnonzero(counts.tried.sum(1) == 0)).size:
-        told.append(f"Never taken: action {', '.join(map(str, unused))}.")
+        told.append(f"Never taken: action {', '.join(_called(log, a) for a in unused)}.")
     rows = {(a, s) for a, s, _ in counts.place.tolist()}
     certain = len(rows) == len(counts.place)
     told.append("What follows is certain in every pair." if certain else "What follows is up to chance.")
@@ -186,22 +194,23 @@ def _vectors(
     key_fit, key_noise, key_own = jax.random.split(key, 3)
     found = fit_vectors(key_fit, log, recipe, folder=folder, resume=resume, progress=progress)
     model, rng = found.model, generator(key_noise)
-    noise, gain = _unseen(found)
+    names = log.schema.observation_names or tuple(f"dimension {j}" for j in range(model.size))
+    noise, gain = _unseen(found, names)
     verdict = [judging.likelihood(gain, noise.episode)] if np.isfinite(noise.noise).any() else []
     verdict += [*judging.transforms(noise), *judging.independence(rng, noise), *memory(rng, noise, model.size)]
     verdict += [_open_loop(found, log), *judging.own_policy(key_own, model, log)]
     if isinstance(model.action_space, spaces.Discrete):
         taken = np.bincount(found.steps.action, minlength=int(model.action_space.n))
-        verdict += only_action(taken)
+        verdict += only_action(taken, log)
     else:
         taken = np.stack([found.steps.action.min(0), found.steps.action.max(0)])
     near = Nearness.of(noise.inputs, model.size, isinstance(model.action_space, spaces.Discrete))
     grounds = VectorGrounds(tuple(verdict), model, _on_log(found), near)
     source = CrossFitted(model, found.folds)
-    return Fitted(recipe, model, source, grounds, (*_told(log), *_found(found, taken)), log.fingerprint)
+    return Fitted(recipe, model, source, grounds, (*_told(log), *_found(found, taken, names, log)), log.fingerprint)
 
 
-def _unseen(found: NeuralResult) -> tuple[judging.Noise, np.ndarray]:
+def _unseen(found: NeuralResult, names: tuple[str, ...]) -> tuple[judging.Noise, np.ndarray]:
     """The noise of every step by the member that has not seen it, and how much likelier it is than by regression."""
     model, steps = found.model, found.steps
     rows = rows_of(model, steps, found.fold)
@@ -216,9 +225,8 @@ def _unseen(found: NeuralResult) -> tuple[judging.Noise, np.ndarray]:
     noise = np.where(np.sqrt(np.nansum(left**2, 0) / there) < NEARLY, np.nan, noise)
     chance = np.exp(-loss[:, -1])  # of what happened
     end = np.where(steps.judged & bool(model.ends), np.where(steps.ended, 1 - chance, chance - 1), np.nan)
-    names = (*(f"dimension {j}" for j in range(model.size)), "the reward")
     inputs = np.asarray(rows.inputs, float)
-    return judging.Noise(inputs, noise, end, steps.episode, steps.time, names), (other - loss).sum(1)
+    return judging.Noise(inputs, noise, end, steps.episode, steps.time, (*names, "the reward")), (other - loss).sum(1)
 
 
 def _open_loop(found: NeuralResult, log: EpisodeLog) -> Diagnostic:
@@ -278,28 +286,27 @@ def _between_at(model: FittedVectors, state: Array, action: Array, following: Ar
     return batched(one, (state, action, following))
 
 
-def _found(found: NeuralResult, taken: np.ndarray) -> tuple[str, ...]:
+def _found(found: NeuralResult, taken: np.ndarray, names: tuple[str, ...], log: EpisodeLog) -> tuple[str, ...]:
     model, steps = found.model, found.steps
     noisy, every = np.asarray(model.noisy), np.concatenate([steps.state, steps.following])
-    still = [str(j) for j in range(model.size) if np.ptp(every[:, j]) == 0]
-    certain = [str(j) for j in range(model.size) if not noisy[j] and str(j) not in still]
+    still = [name for name, column in zip(names, every.T, strict=True) if np.ptp(column) == 0]
+    certain = [name for name, varies in zip(names, noisy, strict=False) if not varies and name not in still]
     told = [f"{model.num_members} members of two layers, {found.epochs} epochs."]
     if still:
-        told.append(f"Dimensions that never change: {', '.join(still)}; nothing is known of other values.")
+        told.append(f"What never changes: {', '.join(still)}; nothing is known of other values.")
     if certain:
-        told.append(f"Dimensions without noise, linear in what came before: {', '.join(certain)}.")
+        told.append(f"Without noise, linear in what came before: {', '.join(certain)}.")
     told.append("Rewards vary." if noisy[-1] else "Rewards have no noise, and are linear in the step.")
     told.append(
         "Episodes end by chance, given the step." if bool(model.ends) else "No episode ends before the horizon."
     )
     if isinstance(model.action_space, spaces.Discrete):
-        few = [f"{a} ({n} times)" for a, n in enumerate(taken) if n < FEW_EXAMPLES]
+        few = [f"{_called(log, a)} ({n} times)" for a, n in enumerate(taken) if n < FEW_EXAMPLES]
         told += [f"Hardly taken: action {', '.join(few)}."] if few else []
     else:
         limits = ", ".join(f"{low:.3g} to {high:.3g}" for low, high in taken.T)
         told.append(f"Actions were taken from {limits}.")
     low, high = steps.state.min(0), steps.state.max(0)
-    told.append(
-        "States were seen from " + ", ".join(f"{a:.3g} to {b:.3g}" for a, b in zip(low, high, strict=True)) + "."
-    )
+    seen = (f"{name} from {a:.3g} to {b:.3g}" for name, a, b in zip(names, low, high, strict=True))
+    told.append(f"Seen were {', '.join(seen)}.")
     return tuple(told)

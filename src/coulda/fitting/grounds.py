@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic
@@ -112,14 +112,14 @@ class Nearness:
         chosen = np.linspace(0, len(inputs) - 1, min(len(inputs), MOST_NEAR)).astype(int)
         apart = np.where((np.arange(inputs.shape[1]) >= states) & discrete, ANOTHER_ACTION, 1.0)
         steps = apart * np.asarray(inputs, float)[chosen]
-        far = cKDTree(steps).query(steps, [NEIGHBORS + 1])[0][:, 0]
+        far = KDTree(steps).query(steps, NEIGHBORS + 1)[0][:, -1]
         like = far[far < ANOTHER_ACTION]
         return Nearness(steps, apart, float(np.quantile(like, 0.99)) if len(like) else 0.0)
 
     def support(self, inputs: np.ndarray) -> Diagnostic:
         """Of a policy's steps `[n, d + k]`."""
         chosen = np.linspace(0, len(inputs) - 1, min(len(inputs), MOST_NEAR)).astype(int)
-        far = cKDTree(self.steps).query(self.apart * np.asarray(inputs, float)[chosen], [NEIGHBORS])[0][:, 0]
+        far = KDTree(self.steps).query(self.apart * np.asarray(inputs, float)[chosen], NEIGHBORS)[0][:, -1]
         few = float((far > self.reach).mean())
         sentence = (
             f"{few:.0%} of the policy's steps are farther from logged ones with a like action than 99 % of those are "

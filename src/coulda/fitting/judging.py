@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax import Array
-from scipy import special, stats
+from scipy import special
 
 from coulda.episodes import EpisodeLog
 from coulda.episodes.behavior import fitted_behavior
@@ -22,6 +22,7 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.logged_behavior import SMALL_PENALTY
 from coulda.pomdp import POMDP, Policy, batched, rollout
+from coulda.tails import normal_above, normal_below
 
 SMALL_SHARE, LARGE_SHARE = 0.01, 0.05
 """Of the variance of noise that something foresees: a correlation of 0.1 and one of 0.22."""
@@ -86,18 +87,24 @@ def likelihood(gain: np.ndarray, episode: np.ndarray) -> Diagnostic:
     return Diagnostic("likelihood", mean, "caution" if worse else "trust", sentence)
 
 
+def _from_uniform(values: np.ndarray) -> float:
+    """Kolmogorov's largest distance of the distribution of numbers from the uniform one on [0, 1]."""
+    steps, ordered = np.arange(len(values) + 1) / len(values), np.sort(values)
+    return float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+
+
 def transforms(found: Noise) -> tuple[Diagnostic, ...]:
     """Whether Φ(u) is uniform; the worst dimension speaks."""
     distances = {}
     for name, column in zip(found.names, found.noise.T, strict=True):
         known = column[np.isfinite(column)]
         if len(known) >= FEW_EPISODES:
-            distances[name] = stats.kstest(special.ndtr(known), "uniform").statistic, len(known)
+            distances[name] = _from_uniform(normal_below(known)), len(known)
     if not distances:
         return ()
     name = max(distances, key=lambda key: distances[key][0])
     distance, size = distances[name]
-    chance = min(1.0, len(distances) * float(stats.kstwobign.sf(distance * np.sqrt(size))))
+    chance = min(1.0, len(distances) * float(special.kolmogorov(distance * np.sqrt(size))))
     verdict: Verdict = graded(distance, SMALL_DISTANCE, LARGE_DISTANCE) if chance < UNUSUAL else "trust"
     sentence = f"The noise of unseen steps is normal to {distance:.3f} at most ({name})."
     if verdict != "trust":
@@ -167,7 +174,7 @@ def _foreseen(
         products[test] = foreseen[test] * (target[test] - mean)
     each = np.bincount(episode, products)[np.bincount(episode) > 0]
     error = each.std(ddof=1) / np.sqrt(len(each))
-    chance = float(stats.norm.sf(each.mean() / error)) if error > 0 else 1.0
+    chance = float(normal_above(each.mean() / error)) if error > 0 else 1.0
     share = float(
         1 - ((target - target.mean() - foreseen) ** 2).sum() / max(((target - target.mean()) ** 2).sum(), 1e-12)
     )
@@ -210,7 +217,7 @@ def own_policy(key: Array, model: POMDP, log: EpisodeLog) -> tuple[Diagnostic, .
     error = np.sqrt(made.var(ddof=1) / len(made) + logged.var(ddof=1) / len(logged))
     miss = float(made.mean() - logged.mean())
     size = abs(miss) / max(float(logged.std()), 1e-9 * (1 + abs(float(logged.mean()))))
-    chance = float(2 * stats.norm.sf(abs(miss) / error)) if error > 0 else float(abs(miss) < 1e-6)
+    chance = float(2 * normal_above(abs(miss) / error)) if error > 0 else float(abs(miss) < 1e-6)
     verdict: Verdict = "trust"
     if chance < UNUSUAL and size >= SMALL_MISS:
         verdict = "do not trust" if chance < RARE and size >= LARGE_MISS else "caution"

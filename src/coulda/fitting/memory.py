@@ -12,10 +12,14 @@ squared. What is left must be uncorrelated: the products are added up within epi
 held against zero (Hotelling's T²).
 """
 
-import numpy as np
-from scipy import stats
+from dataclasses import replace
 
-from coulda.evaluation.diagnostics import FEW_EPISODES
+import numpy as np
+from scipy import special
+
+from coulda.episodes import EpisodeLog
+from coulda.episodes.log import spans
+from coulda.evaluation.diagnostics import FEW_EPISODES, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.fitting.confounding import Gain, verdict_of
 from coulda.fitting.judging import MOST_ROWS, Foreseen, Noise, graded_share
@@ -57,6 +61,44 @@ def markov(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ...]:
         return ()
     noise, others = _of_noise(rng, found)
     return (_markov([*noise, *others]),)
+
+
+def lasting_rewards(log: EpisodeLog, fold: np.ndarray) -> tuple[Diagnostic, ...]:
+    """Of a table: whether what is paid, given both states and the action, depends on what was paid and done before.
+
+    `fold` is of each episode. Where rewards do not vary, or nothing came before, there is nothing to ask.
+    """
+    before = spans(log.starts + np.arange(len(log)), log.lengths)
+    seen, episode = np.asarray(log.observation).astype(int), np.repeat(np.arange(len(log)), log.lengths)
+    acts, own = np.asarray(log.action).astype(int), fold[episode]
+    step = np.stack([seen[before], acts, seen[before + 1]], 1)
+    later = np.arange(len(acts)) > log.starts[episode]
+    paid = _rest_in_cells(step, np.asarray(log.reward, float)[:, None], own)
+    if np.unique(episode[later]).size < 2 * FEW_EPISODES or paid.std() < 1e-6 * (1 + np.abs(log.reward).max()):
+        return ()
+    done = _rest_in_cells(step[:, :1], np.eye(acts.max() + 1)[acts - acts.min()], own)
+    past = _so_far(np.concatenate([paid, done], 1), episode)
+    moves = _told(_rest_in_cells(step, past, own)[later], paid[later, 0], episode[later], "what is paid")
+    rest = _rest_in_cells(step[:, :1], past, own)[later]
+    knows = [_told(rest, x, episode[later], "what was done") for x in done[later].T if x.std() > 1e-6]
+    best = min(knows, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
+    tests, least = 1 + len(knows), float(-0.5 * np.log1p(-LEAST_SHARE))
+    if tests * moves.chance >= UNUSUAL or moves.share < LEAST_SHARE:
+        told = "Given states and action, what is paid does not depend on what came before."
+        return (Diagnostic("rewards", moves.share, "trust", told),)
+    found = verdict_of(_gain(moves), _gain(best), tests, least, "what came before")
+    told = found.sentence.replace("what follows", "what is paid", 1)
+    more = "Something that lasts and was not logged pays: returns of the model vary otherwise than those of the log."
+    return (replace(found, name="rewards", sentence=f"{told} {more}"),)
+
+
+def _rest_in_cells(cell: np.ndarray, values: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """What the means of other folds in the same cell `[n, c]` leave of values `[n, q]`; drawn to the mean of all."""
+    which = np.unique(cell, axis=0, return_inverse=True)[1].ravel()
+    own = np.unique(np.stack([which, fold], 1), axis=0, return_inverse=True)[1].ravel()
+    count = 1 + np.bincount(which)[which] - np.bincount(own)[own]
+    total = lambda x: np.bincount(which, x)[which] - np.bincount(own, x)[own]
+    return np.stack([x - (total(x) + x.mean()) / count for x in values.T], 1)
 
 
 def _markov(tried: list[Foreseen]) -> Diagnostic:
@@ -103,7 +145,7 @@ def _told(rest: np.ndarray, target: np.ndarray, episode: np.ndarray, what: str) 
     mean, columns = each.mean(0), x.shape[1]
     square = episodes * mean @ np.linalg.solve(np.cov(each.T).reshape(columns, columns), mean)
     ratio = (episodes - columns) / (columns * (episodes - 1)) * square
-    chance = float(stats.f.sf(ratio, columns, episodes - columns))
+    chance = float(special.fdtrc(columns, episodes - columns, ratio))
     slope = np.linalg.solve(x.T @ x, x.T @ target)
     share = float(target @ (x @ slope) / max(target @ target, 1e-12)) - columns / len(target)
     return Foreseen(max(share, 0.0), chance, what)
@@ -121,8 +163,12 @@ def _early(found: Noise) -> np.ndarray:
 
 def _past(found: Noise) -> np.ndarray:
     """Means of noise, states and actions over the episode so far, drawn to zero, `[n, p]`."""
-    values = np.concatenate([np.nan_to_num(np.clip(found.noise, -4, 4)), found.inputs], 1)
-    first = np.maximum.accumulate(np.where(np.append(True, np.diff(found.episode) != 0), np.arange(len(values)), 0))
+    return _so_far(np.concatenate([np.nan_to_num(np.clip(found.noise, -4, 4)), found.inputs], 1), found.episode)
+
+
+def _so_far(values: np.ndarray, episode: np.ndarray) -> np.ndarray:
+    """Sums over the steps before, by their number and one more, `[n, p]`."""
+    first = np.maximum.accumulate(np.where(np.append(True, np.diff(episode) != 0), np.arange(len(values)), 0))
     before = np.cumsum(values, 0) - values
     return (before - before[first]) / (np.arange(len(values)) - first + 1)[:, None]
 

@@ -191,7 +191,8 @@ def _vectors(found: FittedMetadata, recipe: NeuralFit, verdict: tuple[Diagnostic
 
 def _hidden(found: FittedMetadata, recipe: HiddenFit, verdict: tuple[Diagnostic, ...], data: bytes) -> tuple[Any, ...]:
     empty = _hidden_template(found, recipe)
-    numbers = load_weights(data, {"model": empty, "members": [empty] * found.sizes["members"]})
+    # Where episodes never begin, and what never follows, has the logarithm of zero.
+    numbers = load_weights(data, {"model": empty, "members": [empty] * found.sizes["members"]}, infinite=True)
     model = numbers["model"]
     return model, Exact(model), HiddenGrounds(verdict, tuple(numbers["members"]))
 

@@ -9,7 +9,7 @@ from jax import Array
 
 from coulda.episodes import EpisodeLog
 from coulda.fitting.gaussian_em import HiddenSystem
-from coulda.pomdp import ActionMechanism, Episode, LinearGaussianPOMDP, LocationScaleAction
+from coulda.pomdp import Episode, LinearGaussianPOMDP, LocationScaleAction
 
 
 class FittedSystem(LinearGaussianPOMDP):
@@ -18,17 +18,8 @@ class FittedSystem(LinearGaussianPOMDP):
     The last number of the state is always 1, so that what is seen may have a mean.
     """
 
-    A: Array
-    B: Array
-    C: Array | None
-    initial_mean: Array
-    initial_scale: Array
-    transition_scale: Array
-    observation_scale: Array | None
     payoff: Array
     """Of (s, a), the 1 included, `[n + 1 + k, n + 1 + k]`."""
-    horizon: int = eqx.field(static=True)
-    action_mechanism: ActionMechanism
 
     def reward(self, state: Array, action: Array, next_state: Array) -> Array:  # noqa: ARG002
         """zᵀ M z of z = (s, a)."""

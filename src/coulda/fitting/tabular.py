@@ -137,6 +137,7 @@ def _counted(log: EpisodeLog, n: int, actions: int, first_action: int) -> Counts
     twins = bool((stops & goes_on).any())
     if twins and (stops[following[cut]] & told).any():
         where = int(following[cut][stops[following[cut]]][0])
+        where = log.schema.observation_names[where] if log.schema.observation_names else where
         raise CouldaError(
             f"episodes were cut off after observation {where}, after which others came to their end: which of the two "
             "it was cannot be told from what was seen. Leave out the episodes that were cut off, or log the end."
@@ -145,7 +146,9 @@ def _counted(log: EpisodeLog, n: int, actions: int, first_action: int) -> Counts
     terminal = (
         np.concatenate([np.zeros(n, bool), np.ones(states - n, bool)]) if twins else np.append(stops, [True, True])
     )
-    arrived = np.where(ended, following + (n if twins else 0) if told else states - 2, following)
+    # The horizon ends everything; what was never gone on from is an end there too.
+    over = ended | (last & ~judged & told & (stops & ~goes_on)[following])
+    arrived = np.where(over, following + (n if twins else 0) if told else states - 2, following)
     known = ~last | told | ended
     place = np.stack([log.action - first_action, state, arrived], 1)[known]
     different, which, number = np.unique(place, axis=0, return_inverse=True, return_counts=True)

@@ -16,7 +16,6 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax import Array
-from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.hindsight.asking import LIKELIHOOD, Asked, coordinates_of, evidence_of, inferred_fields, simulated
@@ -25,10 +24,12 @@ from coulda.hindsight.ranks import holm, how_wrong, information, ranked, smooth_
 from coulda.hindsight.source import FINE, Inference, ScenarioSource
 from coulda.noise import check_key
 from coulda.policies import AnyAction
+from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, Actor, Planner, Policy
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.rollout import check_discount
 from coulda.progress import Advance, followed
+from coulda.tails import normal_above
 
 CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
 """What is found of a source."""
@@ -280,7 +281,7 @@ def _judged(
     adjusted = holm([0.0 if one.not_finite else one.p_value for one in found])
     gains = [one.gain for one in found if one.gain is not None]
     # One-sided: a source may also be worse than the prior, which its ranks tell.
-    more = holm([float(stats.norm.sf(_studentized(gain))) for gain in gains]) if gains else np.ones(1)
+    more = holm([float(normal_above(_studentized(gain))) for gain in gains]) if gains else np.ones(1)
     quantities = tuple(_quantity(one, p, draws) for one, p in zip(found, adjusted.tolist(), strict=True))
     return Calibration(source, episodes, draws, quantities, inference, skipped, bool(more.min() < ALPHA))
 
@@ -325,7 +326,7 @@ def _check(source: ScenarioSource, model: POMDP, policies: Mapping[str, Policy],
     for name, policy in policies.items():
         if isinstance(policy, Planner):
             raise CouldaError(f"policy '{name}' is a planner, which sees the state; only policies can be evaluated.")
-        policy.check_spaces(model.observation_space, model.action_space)
+        check_policy_fits(policy, model)
     other = getattr(source, "model", None) or model
     if type(other) is not type(model) or not bool(eqx.tree_equal(other, model)):
         names = type(source).__name__, type(other).__name__, type(model).__name__

@@ -208,9 +208,9 @@ class ConvDRAW(eqx.Module):
         return Drawn(canvas, divergence, prior, posterior)
 
 
-def save_scenario_model(path: Path, network: ConvDRAW) -> None:
-    """Commit a network as an artifact at `path`, which must not exist yet."""
-    save_network(path, _KIND, network, network.architecture)
+def save_scenario_model(path: Path, network: ConvDRAW, log: bytes | None = None) -> None:
+    """Commit a network as an artifact at `path`, which must not exist yet; with the log of its training."""
+    save_network(path, _KIND, network, network.architecture, log)
 
 
 def load_scenario_model(path: Path) -> ConvDRAW:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from coulda.drawing import as_svg, new_figure
 from coulda.hindsight.calibration import ALPHA, DISTANCE, Calibration, Quantity
@@ -30,7 +30,7 @@ def draw_calibration(calibration: Calibration) -> str:
 
 
 def _ranks(axis: Any, calibration: Calibration, quantity: Quantity) -> None:
-    low, high = stats.binom.interval(1 - ALPHA, calibration.episodes, 1 / BINS)
+    low, high = scipy.stats.binom.interval(1 - ALPHA, calibration.episodes, 1 / BINS)
     axis.axhspan(low, high, color=BAND, zorder=0)
     counts = calibration.histogram(quantity, BINS)
     axis.bar(np.arange(BINS), counts, width=0.9, color=WRONG if quantity.how else RIGHT)
@@ -43,7 +43,7 @@ def _ranks(axis: Any, calibration: Calibration, quantity: Quantity) -> None:
 
 def _coverage(axis: Any, calibration: Calibration) -> None:
     levels = np.linspace(0, 1, 41)
-    width = stats.kstwo.isf(ALPHA, calibration.episodes)
+    width = scipy.stats.kstwo.isf(ALPHA, calibration.episodes)
     axis.fill_between(levels, np.clip(levels - width, 0, 1), np.clip(levels + width, 0, 1), color=BAND)
     for quantity in calibration.quantities:
         if quantity.name == DISTANCE:

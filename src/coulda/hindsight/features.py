@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 from jax import Array
-from scipy import stats
+
+from coulda.tails import normal_quantile
 
 MOST_VALUES = 128
 """Of an integer that is shown by ones and zeros."""
@@ -88,7 +89,7 @@ class Numbers(eqx.Module):
         return (~((values >= low - margin) & (values <= high + margin))).any()
 
 
-_SCORES = stats.norm.ppf((np.arange(KNOTS) + 0.5) / KNOTS)
+_SCORES = normal_quantile((np.arange(KNOTS) + 0.5) / KNOTS)
 
 
 class Features(eqx.Module):

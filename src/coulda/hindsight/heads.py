@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import logsumexp
-from scipy import stats
 
 from coulda.hindsight.coding import Code
 from coulda.networks import Dense
+from coulda.tails import normal_quantile
 
 SPREAD = 0.5
 """Of the components' first means, in those of the quantiles of a standard normal: so much apart that they learn
@@ -93,7 +93,7 @@ class Head(eqx.Module):
         )
         self.coins = make(atoms[0], context + known, atoms[1])(key_coins)
         self.mixtures = make(normals, context + known + normals, 3 * components)(key_mixtures)
-        middles = SPREAD * stats.norm.ppf((np.arange(components) + 0.5) / components)
+        middles = SPREAD * normal_quantile((np.arange(components) + 0.5) / components)
         scale = np.full(components, 0.5 * np.log(1 - middles.var()))
         self.start = jnp.asarray(np.concatenate([np.zeros(components), middles, scale]), jnp.float32)
         self.line = jnp.zeros((normals, 1 + seen + known + normals))

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+
+from coulda.tails import chi_square_above, normal_quantile
 
 GRID = 1e-4
 """Values that differ by less, in standard deviations, are equal: what rounding tells apart must not be ranked."""
@@ -32,7 +33,7 @@ def smooth_test(positions: np.ndarray) -> float:
     """
     n = len(positions)
     moments = [np.sqrt(2 * k + 1) * _legendre(k, positions).sum() / np.sqrt(n) for k in range(1, POLYNOMIALS + 1)]
-    return float(stats.chi2.sf(np.sum(np.square(moments)), POLYNOMIALS))
+    return float(chi_square_above(np.sum(np.square(moments)), POLYNOMIALS))
 
 
 def _legendre(degree: int, positions: np.ndarray) -> np.ndarray:
@@ -77,7 +78,7 @@ def how_wrong(positions: np.ndarray) -> str:
     if max(abs(shifted), abs(widened)) < 3:
         return "the ranks of the truth are uneven, but neither by a shift nor by a width"
     if abs(shifted) >= abs(widened):
-        shift = np.sqrt(2) * stats.norm.ppf(np.clip(positions.mean(), 1e-3, 1 - 1e-3))
+        shift = np.sqrt(2) * normal_quantile(np.clip(positions.mean(), 1e-3, 1 - 1e-3))
         return f"draws lie too {'low' if shift > 0 else 'high'}, by about {abs(shift):.2g} deviations"
     # Var Φ(σ z) = asin(σ² / (1 + σ²)) / 2π for a standard normal z, where σ is the truth's width in those of the draws.
     share = np.sin(2 * np.pi * np.clip(np.mean((positions - 0.5) ** 2), 1e-3, 0.249))

@@ -90,9 +90,9 @@ def paper_policy(key: Array, height: int = 10, width: int = 10) -> ConvLSTMPolic
     return ConvLSTMPolicy(key, height, width, layers=3, channels=32, ticks=2, units=256)
 
 
-def save_policy(path: Path, policy: ConvLSTMPolicy) -> None:
-    """Commit a policy as an artifact at `path`, which must not exist yet."""
-    save_network(path, _KIND, policy, policy.architecture)
+def save_policy(path: Path, policy: ConvLSTMPolicy, log: bytes | None = None) -> None:
+    """Commit a policy as an artifact at `path`, which must not exist yet; with the log of its training."""
+    save_network(path, _KIND, policy, policy.architecture, log)
 
 
 def load_policy(path: Path) -> ConvLSTMPolicy:

@@ -21,6 +21,8 @@ CACHE = 2**18
 """Bytes of the largest array that is made in a step of a loop, for all elements of a chunk. With a conv-LSTM of 16
 channels, rollouts are four times as fast at 32–64 episodes per chunk as at 4096: a step stays in the cache."""
 SMALLEST, LARGEST = 4, 4096
+SMALL = 512
+"""Bytes of the largest array of an element that is small: it is of a table and not of a network."""
 CALLS_HOST = -1
 """In the place of a size: a call to the host."""
 
@@ -41,10 +43,10 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
     Array([1, 2, 3, 4, 5], dtype=int32)
     """
     size = jax.tree.leaves(batch)[0].shape[0]
-    traced, at_once, alone = _at_once(function, batch)
+    traced, chunk_size, alone = _at_once(function, batch, chunk_size)
     devices = 1 if alone else num_devices()
     # Each device's share has another mesh than what was traced here, and is traced by itself.
-    function, chunk_size = traced if devices == 1 else function, chunk_size or at_once
+    function = traced if devices == 1 else function
     # Devices take equal shares in equal chunks, so that the function is compiled once; what is missing is made up with
     # the first element and dropped.
     chunks = max(-(-size // (devices * chunk_size)), 1)
@@ -71,18 +73,21 @@ def _chunked(function: Callable[[Any], Any], chunks: int, batch: Any) -> Any:
     return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, batch)))
 
 
-def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], int, bool]:
-    """The function, traced; how many elements at once; and whether one device does it alone.
+def _at_once(
+    function: Callable[[Any], Any], batch: Any, asked: int | None = None
+) -> tuple[Callable[[Any], Any], int, bool]:
+    """The function, traced; how many elements at once, by default; and whether one device does it alone.
 
     A chunk is as large that the largest array that a loop makes in a step fills the cache. One device works alone where
-    there are few elements, or calls to the host.
+    there are few elements, or one chunk of small ones, which take less time than a second trace; or calls to the host.
 
     A call waits for a thread of XLA's that hands over its arguments: where each device waits in a call, none is left.
     Only the trace tells of all that. `vmap` goes through the traced program in less than half the time that it takes to
     trace the function once more.
     """
-    if jax.tree.leaves(batch)[0].shape[0] <= SMALLEST:
-        return function, SMALLEST, True
+    count = jax.tree.leaves(batch)[0].shape[0]
+    if count <= SMALLEST:
+        return function, asked or SMALLEST, True
     element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
     program, result = jax.make_jaxpr(function, return_shape=True)(element)
     sizes = list(_sizes(program.jaxpr, in_loop=False))
@@ -90,7 +95,8 @@ def _at_once(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any]
     calls = CALLS_HOST in sizes
     largest = 1 if calls else max(sizes, default=1)
     run = lambda x: jax.tree.unflatten(jax.tree.structure(result), jaxpr_as_fun(program)(*jax.tree.leaves(x)))
-    return run, int(np.clip(CACHE // largest, SMALLEST, LARGEST)), calls
+    at_once = asked or int(np.clip(CACHE // largest, SMALLEST, LARGEST))
+    return run, at_once, calls or (count <= at_once and largest <= SMALL)
 
 
 def _sizes(jaxpr: Any, in_loop: bool) -> Iterator[int]:

@@ -186,23 +186,25 @@ class FinitePOMDP(POMDP):
 class LinearGaussianPOMDP(POMDP):
     """s_1 = m + L_1 u, s_{t+1} = A s_t + B a_t + L_s u, o_t = C s_t + L_o u, with standard normal u (location-scale).
 
-    A subclass holds the matrices and says what the reward is. `C = None` is an observed state, o_t = s_t.
+    A subclass says what the reward is. `C = None` is an observed state, o_t = s_t.
     """
 
-    A: eqx.AbstractVar[Array]
+    A: Array
     """`[n, n]`."""
-    B: eqx.AbstractVar[Array]
+    B: Array
     """`[n, k]`."""
-    C: eqx.AbstractVar[Array | None]
+    C: Array | None
     """`[m, n]`, or None where the state is observed."""
-    initial_mean: eqx.AbstractVar[Array]
+    initial_mean: Array
     """m, `[n]`."""
-    initial_scale: eqx.AbstractVar[Array]
+    initial_scale: Array
     """L_1, `[n, n]`: a square root of the covariance."""
-    transition_scale: eqx.AbstractVar[Array]
+    transition_scale: Array
     """L_s, `[n, n]`."""
-    observation_scale: eqx.AbstractVar[Array | None]
+    observation_scale: Array | None
     """L_o, `[m, m]`; None where the state is observed."""
+    horizon: int = eqx.field(static=True)
+    action_mechanism: ActionMechanism
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:

@@ -12,7 +12,7 @@ from coulda.policies import AnyAction, find_policy
 from coulda.pomdp import POMDP, Policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HindsightRecipe:
     """How a network learns p(U | h_t) of a simulator.
 
@@ -21,7 +21,7 @@ class HindsightRecipe:
 
     model: str
     """The simulator whose noise is to be inferred: a POMDP, or a Gymnasium environment."""
-    policies: tuple[str, ...] = ()
+    policy: tuple[str, ...] = ()
     """Who acts in the simulated episodes, beside any action, in equal shares: best those who logged, and those that are
     to be evaluated."""
     simulations: int = 10_000
@@ -48,7 +48,7 @@ class HindsightRecipe:
         """Simulate and learn; an interrupted training goes on in its folder."""
         simulator = self.simulator
         acting: dict[str, Policy] = {"any action": AnyAction(simulator.action_space, simulator.action_mechanism)}
-        acting |= {name.rpartition(":")[2]: find_policy(name, simulator.action_space) for name in self.policies}
+        acting |= {name.rpartition(":")[2]: find_policy(name, simulator.action_space) for name in self.policy}
         return train_hindsight(
             jax.random.key(self.seed),
             simulator,

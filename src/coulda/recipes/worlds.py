@@ -17,13 +17,13 @@ from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextua
 from coulda.environments.gym import load_model
 from coulda.episodes import read_any
 from coulda.errors import CouldaError
-from coulda.evaluation.method import check_policy_fits
 from coulda.fitting.storing import found_at
 from coulda.hindsight import Choice, Exact, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.naming import load
 from coulda.planners import finite_horizon, lqr
 from coulda.policies import HostPolicy, TabularPolicy, find_policy
+from coulda.policies.checks import check_policy_fits
 from coulda.policies.trainable import LinearGaussianPolicy, RecurrentPolicy
 from coulda.pomdp import POMDP, Policy
 from coulda.recipes.sokoban import SOKOBAN_WORLDS

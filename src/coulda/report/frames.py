@@ -19,14 +19,17 @@ from coulda.environments.sepsis import Sepsis, SepsisState
 from coulda.environments.sepsis.kernel import NUM_OBSERVED, treatments_by, treatments_of, vitals_of
 from coulda.environments.sokoban import Sokoban, tiles
 from coulda.episodes import Schema
+from coulda.fitting import FittedTable, FittedVectors
 from coulda.pomdp import POMDP, BlackBoxPOMDP, FinitePOMDP, LinearGaussianPOMDP
 from coulda.report.contents import Channel, GridScene, SeriesScene
 from coulda.report.sprites import SOKOBAN_TILES
 
 MOST_CHANNELS = 16
 """More lines than these nobody reads."""
-MOST_LABELS = 12
-"""Of a channel; more are numbers."""
+MOST_LEVELS = 12
+"""Levels of a line that have a label each."""
+BEYOND = ("over", "never tried")
+"""The last states of a fitted table."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ def _called(view: View, schema: Schema) -> View:
     channels = scene.channels
     if len(channels) == len(names) and not any(channel.hidden for channel in channels):
         channels = tuple(replace_struct(one, name=name) for one, name in zip(channels, names, strict=True))
+    elif len(channels) == 1 and channels[0].labels[len(names) :] == BEYOND:
+        channels = (replace_struct(channels[0], labels=(*names, *BEYOND)),)
     else:  # categories
         labeled = lambda one: replace_struct(one, labels=names) if len(one.labels) == len(names) else one
         channels = tuple(map(labeled, channels))
@@ -74,6 +79,10 @@ def _view_of(model: POMDP) -> View:
         return sepsis_view()
     if isinstance(model, LinearGaussianPOMDP):
         return linear_gaussian_view(model)
+    if isinstance(model, FittedTable):
+        return table_view(model)
+    if isinstance(model, FittedVectors):
+        return vectors_view(model)
     if isinstance(model, FinitePOMDP):
         return finite_view(model)
     if isinstance(model, BlackBoxPOMDP):
@@ -138,7 +147,7 @@ def linear_gaussian_view(model: LinearGaussianPOMDP) -> View:
 
 def finite_view(model: FinitePOMDP) -> View:
     """The number of the state, and that of the observation, which is known of the log alone."""
-    names = lambda count: tuple(str(i) for i in range(count)) if count <= MOST_LABELS else ()
+    names = lambda count: tuple(str(i) for i in range(count)) if count <= MOST_LEVELS else ()
     seen = model.observation_space
     labels = names(int(seen.n)) if isinstance(seen, spaces.Discrete) else ()
     scene = SeriesScene((Channel("state", names(model.num_states), hidden=True), Channel("observation", labels)))
@@ -148,6 +157,25 @@ def finite_view(model: FinitePOMDP) -> View:
         lambda observation: jnp.stack([jnp.float32(jnp.nan), _flat(observation)[0]]),
         _numbers,
     )
+
+
+def table_view(model: FittedTable) -> View:
+    """What was seen, which is the state; and the two places that no log has seen."""
+    names = (*(str(i) for i in range(model.seen)), *BEYOND) if model.seen <= MOST_LEVELS else ()
+    scene, ends = SeriesScene((Channel("state", names),)), model.num_states - len(BEYOND)
+
+    def state(state: Any) -> Array:
+        place = jnp.where(state.index < ends, state.index % model.seen, model.seen + state.index - ends)
+        return place.astype(jnp.float32)[None]
+
+    return View(scene, state, lambda seen: jnp.asarray(seen, jnp.float32)[None], _numbers)
+
+
+def vectors_view(model: FittedVectors) -> View:
+    """What was seen, which is the state."""
+    scene = SeriesScene(tuple(Channel(f"s{_subscript(i)}") for i in range(min(model.size, MOST_CHANNELS))))
+    first = lambda seen: seen[:MOST_CHANNELS].astype(jnp.float32)
+    return View(scene, lambda state: first(state.seen), first, _numbers)
 
 
 def black_box_view(model: BlackBoxPOMDP) -> View:

@@ -104,7 +104,7 @@ function intervalBar(row, table, scale) {
     const at = share(row.value, scale);
     if (at >= 0 && at <= 100) place("point", at);
   }
-  if (row.policy in table.truth) place("true", share(table.truth[row.policy], scale));
+  if (Object.hasOwn(table.truth, row.policy)) place("true", share(table.truth[row.policy], scale));
   return bar;
 }
 
@@ -174,7 +174,7 @@ function drawTable(table) {
   );
   const body = make("tbody");
   for (const policy of new Set(table.rows.map((row) => row.policy))) {
-    const truth = policy in table.truth ? `in truth ${number(table.truth[policy])}` : "";
+    const truth = Object.hasOwn(table.truth, policy) ? `in truth ${number(table.truth[policy])}` : "";
     body.append(make("tr", { class: "policy" }, make("th", { colspan: 4 }, policy, make("span", { class: "truth" }, truth))));
     for (const row of table.rows.filter((row) => row.policy === policy)) {
       body.append(...estimateRows(row, table, scale, `why-${body.children.length}`));

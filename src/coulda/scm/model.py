@@ -110,7 +110,7 @@ class SCM(eqx.Module):
     @eqx.filter_jit
     def sample(self, key: Array, n: int) -> dict[str, Value]:
         """`n` independent draws of all nodes, each `[n, ...]`. Consumes `key`."""
-        noise = jax.vmap(self.noise_prior.sample)(jax.random.split(key, n))
+        noise = self.noise_prior.draws(key, n)
         return jax.vmap(self.simulate)(noise)
 
     def draw(

@@ -9,7 +9,7 @@ apart in the log; whoever acts goes by the kind.
 Hindsight: noise of Student's kind with three degrees of freedom that is taken for normal; a model of one population and
 the log of another; and a third case in which nothing is gained.
 
-`python -m coulda.studies.fitting flags` and `… hindsight` write `results/fitting/flags.json` and `hindsight.json`.
+`python -m coulda.studies.fitting flags`, `… coverage` and `… hindsight` write `results/fitting/NAME.json`.
 """
 
 import json
@@ -28,7 +28,7 @@ from jax import Array
 
 from coulda.environments import TabularPOMDP
 from coulda.episodes import EpisodeLog, Schema, checked_log, collect
-from coulda.evaluation import OnScenarios, compare
+from coulda.evaluation import OnScenarios, compare, on_policy
 from coulda.evaluation.estimate import worst
 from coulda.fitting import Fitted, NeuralFit, TabularFit, fit
 from coulda.noise import Categorical
@@ -119,23 +119,23 @@ def _of_vectors(seed: int, kind: str, order: tuple[int, int]) -> dict[str, str]:
     return _flags(fitted, TakesOne(1.0 if kind == "thin" else 0.7), seed)
 
 
-def bent(seed: int, kind: str) -> EpisodeLog:
+def bent(seed: int, kind: str, episodes: int = EPISODES, probability: float = 0.5) -> EpisodeLog:
     """s_0' = s_0 / 2 + a + u_0 and s_1' = s_1 / 2 + 1.5 (s_0' - s_0)² + u_1 / 3; the reward is s_1' - s_0'."""
     rng = np.random.default_rng(seed)
-    state, hidden = rng.normal(size=(EPISODES, 2)), rng.choice([-1.0, 1.0], EPISODES)
+    state, hidden = rng.normal(size=(episodes, 2)), rng.choice([-1.0, 1.0], episodes)
     seen, done, paid = [state], [], []
     for _ in range(STEPS):
-        chance = np.full(EPISODES, 0.5)
+        chance = np.full(episodes, probability)
         if kind == "hidden":
             chance = np.where(hidden > 0, 0.8, 0.2)
         if kind == "thin":
             chance = np.where(state[:, 0] < 0, 0.5, 0.0)
-        action = (rng.random(EPISODES) < chance).astype(int)
+        action = (rng.random(episodes) < chance).astype(int)
         push = 0.7 * hidden if kind == "hidden" else 0.0
         # Where the action was never tried, it does something else.
         odd = np.where((kind == "thin") & (state[:, 0] > 0), -2.0, 1.0)
-        first = 0.5 * state[:, 0] + odd * action + push + 0.7 * rng.normal(size=EPISODES)
-        second = 0.5 * state[:, 1] + 1.5 * (first - state[:, 0]) ** 2 + rng.normal(size=EPISODES) / 3
+        first = 0.5 * state[:, 0] + odd * action + push + 0.7 * rng.normal(size=episodes)
+        second = 0.5 * state[:, 1] + 1.5 * (first - state[:, 0]) ** 2 + rng.normal(size=episodes) / 3
         state = np.stack([first, second], 1)
         seen.append(state)
         done.append(action)
@@ -167,7 +167,7 @@ class Knowing(Planner):
 def _of_table(seed: int, hidden: bool) -> dict[str, str]:
     log = collect(jax.random.key(seed), ward(0.5 if hidden else 0.0), Knowing(hidden), EPISODES)
     fitted = fit(jax.random.key(seed + 1), log, TabularFit("gumbel_max"))
-    return _flags(fitted, TabularPolicy([[0.3, 0.7]] * 4), seed)
+    return _flags(fitted, _TREATS, seed)
 
 
 def ward(frail: float) -> TabularPOMDP:
@@ -187,6 +187,80 @@ def ward(frail: float) -> TabularPOMDP:
         reparameterization="gumbel_max",
         terminal=np.tile([False, False, True, True], 2),
     )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often intervals cover the truth where the verdict is "trust", of right worlds."""
+
+    tables: int = 200
+    """Logs of numbers."""
+    vectors: int = 20
+    """Logs of vectors."""
+    first: int = 500
+    """The seed of the first log."""
+    out: Path = Path("results/fitting/coverage.json")
+    """Where the numbers go."""
+
+    def run(self) -> None:
+        """Measure, writing after each log; what is there already is kept."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        found: dict[str, Any] = json.loads(self.out.read_text()) if self.out.exists() else {}
+        cases = {"table": (_table_rows, _table_truth(), self.tables), "vectors": (_rows, _bent_truth(), self.vectors)}
+        for name, (case, truth, logs) in cases.items():
+            rows = found.get(name, {}).get("rows", {})
+            start = time.process_time() - found.get(name, {}).get("processor seconds", 0.0)
+            for seed in range(self.first, self.first + logs):
+                if str(seed) in rows:
+                    continue
+                rows[str(seed)] = case(seed)
+                spent = {"processor seconds": round(time.process_time() - start, 1)}
+                found[name] = {"truth": truth, "covered": _covered(rows, truth)} | spent | {"rows": rows}
+                replace_json(self.out, found)
+
+
+_TREATS = TabularPolicy([[0.3, 0.7]] * 4)
+
+
+def _table_truth() -> float:
+    return float(on_policy(jax.random.key(12345), ward(0.0), _TREATS, TRUTH).value or np.nan)
+
+
+def _bent_truth() -> float:
+    """Of `TakesOne(0.7)`."""
+    return float(bent(12345, "right", TRUTH, 0.7).episode_returns.mean())
+
+
+def _table_rows(seed: int) -> dict[str, Any]:
+    log = collect(jax.random.key(seed), ward(0.0), Knowing(False), EPISODES)
+    return _judged_rows(seed, log, fit(jax.random.key(seed + 1), log, TabularFit("gumbel_max")), _TREATS)
+
+
+def _rows(seed: int) -> dict[str, Any]:
+    log = bent(seed, "right")
+    fitted = fit(jax.random.key(seed), log, NeuralFit("triangular", updates=UPDATES))
+    return _judged_rows(seed, log, fitted, TakesOne(0.7))
+
+
+def _judged_rows(seed: int, log: EpisodeLog, fitted: Fitted, policy: Policy) -> dict[str, Any]:
+    """Interval and verdict of each estimator that rests on the fit."""
+    table = compare(jax.random.key(seed + 2), log, {"policy": policy}, [fitted.method()])
+    found = {}
+    for name, row in table.estimates["policy"].items():
+        limits = row.interval
+        assert limits is not None
+        found[name.partition("(")[0]] = [float(row.value or np.nan), limits.low, limits.high, row.verdict]
+    return found
+
+
+def _covered(rows: dict[str, dict[str, Any]], truth: float) -> dict[str, Any]:
+    """Of each estimator: how many are trusted, and how many of these cover the truth."""
+    told = {}
+    for name in next(iter(rows.values())):
+        trusted = [row[name] for row in rows.values() if row[name][3] == "trust"]
+        inside = sum(low <= truth <= high for _, low, high, _ in trusted)
+        told[name] = {"logs": len(rows), "trusted": len(trusted), "cover": inside}
+    return told
 
 
 @dataclass(frozen=True)
@@ -274,4 +348,4 @@ def _compared(rows: list[dict[str, float]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    tyro.extras.subcommand_cli_from_dict({"flags": Flags, "hindsight": Hindsight}).run()
+    tyro.extras.subcommand_cli_from_dict({"flags": Flags, "coverage": Coverage, "hindsight": Hindsight}).run()

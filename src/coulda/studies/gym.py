@@ -1,6 +1,6 @@
 """Gymnasium environments as they are: are logged episodes replayed to the bit, and are estimates right?
 
-python -m coulda.studies.gym            # writes results/gym/replay.json, tables.json and cartpole.json
+python -m coulda.studies.gym            # writes results/gym: replay.json, tables.json, tables-again.json, cartpole.json
 python -m coulda.studies.gym replay     # only that one
 
 LunarLander is replayed where Box2D is installed.
@@ -8,7 +8,7 @@ LunarLander is replayed where Box2D is installed.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,6 +45,8 @@ NAMES = (
     "LunarLander-v3",
 )
 TABLE_LOG, TABLE_STEPS = 1000, 40
+NOISES = {"FrozenLake-v1": 0.3, "Taxi-v4": 0.1}
+"""The share of random actions of the policy that is nearly best."""
 CARTPOLE_LOG, CARTPOLE_TRUTH, SCENARIOS = 2000, 5000, 2
 NEAR = 0.03
 """Of the truth, as was asked for."""
@@ -145,10 +147,10 @@ def _replayed(key: Array, model: GymSimulator, env: gymnasium.Env, count: int) -
     return same, log.num_steps
 
 
-def tables(out: Path) -> None:
+def tables(out: Path, noises: Mapping[str, float] = NOISES, seed: int = 100, episodes: int = TABLE_LOG) -> None:
     """FrozenLake and Taxi: MB-PE and CF-PE of three policies against backward induction over the tables."""
     found = {}
-    for number, (name, noise) in enumerate({"FrozenLake-v1": 0.3, "Taxi-v4": 0.1}.items()):
+    for number, (name, noise) in enumerate(noises.items()):
         start = time.perf_counter()
         make = partial(gymnasium.make, name, max_episode_steps=TABLE_STEPS)
         model = GymSimulator(make, workers=0)
@@ -157,12 +159,12 @@ def tables(out: Path) -> None:
         sizes = moves.shape[:2]
         mixed = lambda share, best=best, sizes=sizes: (1 - share) * best + share * np.full(sizes, 1 / sizes[1])
         policies = {"nearly best": mixed(noise), "half as good": mixed(0.5), "any action": mixed(1.0)}
-        keys = jax.random.split(jax.random.key(100 + number))
-        log = collect(keys[0], model, TabularPolicy(mixed(0.7)), TABLE_LOG)
+        keys = jax.random.split(jax.random.key(seed + number))
+        log = collect(keys[0], model, TabularPolicy(mixed(0.7)), episodes)
         table = compare(keys[1], log, {n: TabularPolicy(p) for n, p in policies.items()}, [OnScenarios(model)])
         exact = {n: _value(moves, rewards, ends, first, p) for n, p in policies.items()}
         found[name] = {"rows": _rows(table, exact), "seconds": round(time.perf_counter() - start, 1)}
-    replace_json(out, {"logged episodes": TABLE_LOG, "steps": TABLE_STEPS, "worlds": found})
+    replace_json(out, {"logged episodes": episodes, "seed": seed, "steps": TABLE_STEPS, "worlds": found})
 
 
 def _tables(env: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -258,7 +260,12 @@ def _plain_returns(firmness: float, count: int) -> np.ndarray:
     return found
 
 
-PARTS = {"replay": replay, "tables": tables, "cartpole": cartpole}
+PARTS = {
+    "replay": replay,
+    "tables": tables,
+    "tables-again": partial(tables, noises={"FrozenLake-v1": NOISES["FrozenLake-v1"]}, seed=300, episodes=2000),
+    "cartpole": cartpole,
+}
 
 if __name__ == "__main__":
     if unknown := [name for name in sys.argv[1:] if name not in PARTS]:

@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import Array
-from scipy import stats
 
 from coulda.hindsight import Prior, ScenarioSource
 from coulda.pomdp import POMDP, Episode, Scenario
@@ -123,7 +123,8 @@ def _of_one_law(source: ScenarioSource, key: Array, episode: Episode) -> bool:
     """Whether draws one by one and under vmap have one distribution, number by number (Kolmogorov and Smirnov)."""
     keys = jax.random.split(key, DRAWS)
     alone, together = (_many(source, keys, episode, one_by_one) for one_by_one in (True, False))
-    chances = [stats.ks_2samp(x, y).pvalue for x, y in zip(_columns(alone), _columns(together), strict=True)]
+    pairs = zip(_columns(alone), _columns(together), strict=True)
+    chances = [scipy.stats.ks_2samp(x, y).pvalue for x, y in pairs]  # pyright: ignore[reportAttributeAccessIssue]
     return min(chances, default=1.0) * len(chances) >= SURE
 
 

@@ -12,9 +12,8 @@ from coulda.errors import CouldaError
 from coulda.extras import require
 from coulda.notebooks import in_notebook
 from coulda.progress import notebook_bar
-from coulda.storage import replace_file
+from coulda.storage import LOG, replace_file
 
-LOG = "log.jsonl"
 HELD_OUT = "held_out/"
 """How the metrics begin that are measured on data which nothing was trained on."""
 
@@ -50,14 +49,24 @@ def open_logs(folder: Path | None, start: int, steps: int, tensorboard: bool, pr
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; the last may have been cut by a kill, and is then left out."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    data = path.read_bytes() if path.exists() else b""
+    lines = data.splitlines()
     decoded = []
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         try:
-            decoded.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except msgspec.DecodeError:
-            continue
+            decoded.append(_decoded(line))
+        except (msgspec.DecodeError, KeyError) as error:
+            if number == len(lines) and not data.endswith(b"\n"):
+                continue
+            raise CouldaError(f"{path}, line {number}: is no line of a log ({error}); remove it to go on") from error
     return decoded
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
+    """Numbers by name, those of a step."""
+    found = msgspec.json.decode(line, type=dict[str, int | float])
+    found["step"]
+    return found
 
 
 def held_out_curve(log: list[dict[str, Any]]) -> list[dict[str, float]]:
