@@ -5,6 +5,8 @@ With the 20 moves of whole paths that `Particles` makes by default the time is g
 """
 
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import run_peer, seconds, sized
+from benchmarks.harness import run_peer, sized
 from coulda.hindsight import Particles
 from coulda.noise import Normal
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice
 
 EPISODES, STEPS, PARTICLES = sized((256, 20, 1000), (4, 3, 10))
+ROUNDS, REPEATS = sized((3, 5), (1, 1))
 
 
 class Wave(POMDP):
@@ -71,7 +74,10 @@ class Wave(POMDP):
 
 
 def main() -> dict[str, Any]:
-    """Seconds of both, and how many times faster ours is."""
+    """Processor seconds of both, the best of all rounds, and how many times less ours are.
+
+    The two take turns, since a busy machine is not equally busy all the time; run it on one core (`taskset -c 0`).
+    """
     rng = np.random.default_rng(0)
     state = rng.normal(size=EPISODES)
     seen = [np.full(EPISODES, np.nan)]  # as in cuthbert, the first state is not seen
@@ -79,23 +85,45 @@ def main() -> dict[str, Any]:
         state = 0.9 * state + np.sin(state) + 0.5 * rng.normal(size=EPISODES)
         seen.append(state + 0.3 * rng.normal(size=EPISODES))
     observations = np.stack(seen, 1).astype(np.float32)
+    plain, moved = (_ours(observations, moves) for moves in (0, 20))
+    theirs = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "observations.npz"
         np.savez(path, observations=observations[:, 1:])
-        theirs = run_peer("cuthbert", "cuthbert_filter.py", str(path), str(PARTICLES))
-    ours, moved = (_ours(observations, moves) for moves in (0, 20))
+        for _ in range(ROUNDS):
+            theirs.append(run_peer("cuthbert", "cuthbert_filter.py", str(path), str(PARTICLES)))
+            plain.again()
+            moved.again()
+    best = min(theirs, key=lambda one: one["warm"])
     return {
         "episodes": EPISODES,
         "steps": STEPS,
         "particles": PARTICLES,
-        "cuthbert": theirs,
-        "ours": ours,
-        "ours with 20 moves of paths": moved,
-        "times faster": theirs["warm"] / ours["warm"],
+        "clock": "processor seconds",
+        "cuthbert": best,
+        "ours": plain.found,
+        "ours with 20 moves of paths": moved.found,
+        "times faster": best["warm"] / plain.found["warm"],
     }
 
 
-def _ours(observations: np.ndarray, moves: int) -> dict[str, float]:
+class _Ours:
+    """A compiled program, and its best time so far."""
+
+    def __init__(self, run: Callable[[], Any]):
+        start = time.process_time()
+        evidence = float(run()[1].log_evidence.mean())
+        self.run, self.found = run, {"first_call": time.process_time() - start, "evidence": evidence, "warm": np.inf}
+
+    def again(self) -> None:
+        """Another few runs."""
+        for _ in range(REPEATS):
+            start = time.process_time()
+            jax.block_until_ready(self.run())
+            self.found["warm"] = min(self.found["warm"], time.process_time() - start)
+
+
+def _ours(observations: np.ndarray, moves: int) -> _Ours:
     source = Particles(Wave(), particles=PARTICLES, moves=moves)
     count = (len(observations), STEPS)
     nothing = jnp.zeros(count)
@@ -103,5 +131,4 @@ def _ours(observations: np.ndarray, moves: int) -> dict[str, float]:
     keys = jax.random.split(jax.random.key(0), len(observations))
     # The same plain vmap as theirs.
     run = jax.jit(jax.vmap(lambda key, episode: source.infer_many(key, episode, 1)))
-    evidence = float(run(keys, episodes)[1].log_evidence.mean())
-    return seconds(lambda: jax.block_until_ready(run(keys, episodes))) | {"evidence": evidence}
+    return _Ours(lambda: run(keys, episodes))

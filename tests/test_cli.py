@@ -157,6 +157,7 @@ def test_what_computes_is_a_command(name):
     assert name in COMMANDS
 
 
+@pytest.mark.slow
 def test_commands_that_compute_have_all_cores():
     program = """
 import os, jax

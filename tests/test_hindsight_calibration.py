@@ -17,7 +17,17 @@ from jax import Array
 
 from coulda.cli.calibrate import Calibrate
 from coulda.errors import CouldaError
-from coulda.hindsight import Calibration, Exact, Particles, Prior, ScenarioSource, calibrate, draw_calibration
+from coulda.hindsight import (
+    Calibration,
+    Exact,
+    Nuts,
+    Particles,
+    Prior,
+    ScenarioSource,
+    Tempered,
+    calibrate,
+    draw_calibration,
+)
 from coulda.hindsight.asking import LIKELIHOOD
 from coulda.hindsight.calibration import DISTANCE
 from coulda.hindsight.ranks import holm, how_wrong, information, ranked, smooth_test
@@ -83,7 +93,7 @@ def found(name: str, source: type = Exact, *settings: float, seed: int = 0, step
     return calibrate(jax.random.key(seed), made, specimen.model, policies, steps=steps)
 
 
-@pytest.mark.parametrize("name", [pytest.param(TIGER, marks=pytest.mark.slow), HIDDEN, OBSERVED])
+@pytest.mark.parametrize("name", [HIDDEN, *(pytest.param(name, marks=pytest.mark.slow) for name in (TIGER, OBSERVED))])
 def test_exact_posteriors_are_calibrated(name):
     """Fails by chance for one key in a hundred. Observed states are inverted up to rounding, which is not ranked."""
     calibration = found(name)
@@ -227,14 +237,29 @@ class Bowl(Plain):
         return state**2 + u
 
 
+BOWLED = {
+    "particles": (lambda: Particles(Bowl(), particles=200, moves=5), lambda: Particles(Bowl(), particles=4, moves=0)),
+    "tempered": (
+        lambda: Tempered(Bowl(), particles=200, moves=10),
+        lambda: Tempered(Bowl(), particles=4, moves=1),
+    ),
+    "nuts": (
+        lambda: Nuts(Bowl(), chains=4, warmup=150, draws=100, particles=200),
+        lambda: Nuts(Bowl(), chains=2, warmup=20, draws=10, particles=2),
+    ),
+}
+"""By name: a source of a reasonable size, and a twin that is far too small."""
+
+
 @pytest.mark.slow
-def test_particles_on_a_nonlinear_model_are_calibrated():
-    """Fails by chance for one key in a hundred, if particles made no error; the twin has too few."""
-    model = Bowl()
-    policies = {"any": AnyAction.of(model)}
-    right = calibrate(jax.random.key(0), Particles(model, particles=200, moves=5), model, policies, episodes=200)
+@pytest.mark.parametrize("name", BOWLED)
+def test_samplers_on_a_nonlinear_model_are_calibrated(name):
+    """Each fails by chance for one key in a hundred, if samplers made no error; the twins have too few."""
+    right, few = (
+        calibrate(jax.random.key(0), make(), Bowl(), {"any": AnyAction.of(Bowl())}, episodes=200)
+        for make in BOWLED[name]
+    )
     assert right.verdict == "calibrated", right.sentences
-    few = calibrate(jax.random.key(0), Particles(model, particles=4, moves=0), model, policies, episodes=200)
     assert few.verdict == "not calibrated"
 
 

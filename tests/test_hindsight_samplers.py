@@ -1,6 +1,8 @@
 """Particles and tempering: against exact posteriors, published ones, and what they must say when they cannot answer."""
 
+import itertools
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,14 +14,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coulda.environments import Inventory
 from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Nuts, ObservedStates, Particles, Tempered, choose
+from coulda.hindsight.choosing import _tried
 from coulda.hindsight.gaussian import smoothed_noise
-from coulda.hindsight.likelihood import separate_rewards
+from coulda.hindsight.likelihood import Evidence, seen_in, separate_rewards
+from coulda.hindsight.particles import systematic
 from coulda.hindsight.source import FINE, IMPOSSIBLE, NOT_A_NUMBER
-from coulda.noise import Independent, Normal, Uniform
+from coulda.noise import Bernoulli, Independent, Normal, Uniform
 from coulda.policies import AnyAction
-from coulda.pomdp import ActionMechanism, Episode, GumbelMaxChoice, rollout
+from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, rollout
 from coulda.pomdp.observing import no_density
 from coulda.testing import check_scenarios
 from tests.zoo_pomdps import Plain, linear
@@ -164,6 +169,89 @@ def rain(source, seed, episode=WEEK):
     drawn, inference = draws(source, jax.random.key(seed), episode, 500)
     assert inference.reason == FINE
     return np.asarray(states(source, drawn, episode)).mean(0)
+
+
+# Discrete noise and evidence that holds or does not, where all paths can be gone through.
+
+
+class Parity(POMDP):
+    """A bit that is flipped by chance and seen; it is over after three ones. Few of 512 paths explain what was seen."""
+
+    horizon: int = eqx.field(static=True, default=8)
+    action_mechanism: ActionMechanism = GumbelMaxChoice(1)
+
+    @property
+    def observation_space(self):
+        return gymnasium.spaces.Discrete(2)
+
+    @property
+    def action_space(self):
+        return gymnasium.spaces.Discrete(1)
+
+    @property
+    def initial_noise(self):
+        return Bernoulli(0.3)
+
+    @property
+    def transition_noise(self):
+        return Bernoulli(0.3)
+
+    def initial(self, u):
+        return {"bit": u, "ones": jnp.int32(0)}
+
+    def transition(self, state, action, u):
+        bit = state["bit"] ^ u
+        return {"bit": bit, "ones": state["ones"] + bit.astype(jnp.int32)}
+
+    def observe(self, state, u):
+        return state["bit"].astype(jnp.int32)
+
+    def reward(self, state, action, next_state):
+        return jnp.zeros(())
+
+    def terminal(self, state):
+        return state["ones"] >= 3
+
+
+def enumerated(model, episode, chance):
+    """Log p(h), by all paths."""
+    paths = jnp.asarray(list(itertools.product([False, True], repeat=model.horizon + 1)))
+    history, whole = seen_in(episode, jnp.int32(99)), jnp.zeros((), bool)
+    agreed = jax.vmap(lambda path: Evidence.of(model).of_path(path[0], path[1:], history, whole))(paths)
+    prior = jnp.where(paths, jnp.log(chance), jnp.log(1 - chance)).sum(1)
+    return float(jax.scipy.special.logsumexp(prior + agreed.log_likelihood))
+
+
+@pytest.mark.slow
+def test_the_evidence_of_discrete_noise_is_that_of_all_paths():
+    """It is unbiased, and so its logarithm is too low by half of its variance: little, where moves do move."""
+    model = Parity()
+    episode = rollout(model, AnyAction.of(model), model.scenario_prior.sample(jax.random.key(1))).episode
+    exact = enumerated(model, episode, 0.3)
+
+    @eqx.filter_jit
+    def evidence(source):
+        return jax.lax.map(lambda key: source.infer_many(key, episode, 1)[1].log_evidence, jax.random.split(KEY, 40))
+
+    found = np.asarray(evidence(Tempered(model, particles=400, moves=20)))
+    ratio = np.exp(found - exact)
+    assert abs(ratio.mean() - 1) < 4 * ratio.std(ddof=1) / 40**0.5  # one failure in 10,000
+    assert abs(found.mean() - exact) < 0.2
+    # Twins: another prior's evidence; and a population that is hardly moved.
+    assert abs(ratio.mean() - np.exp(enumerated(model, episode, 0.5) - exact)) > 4 * ratio.std(ddof=1) / 40**0.5
+    assert np.mean(np.asarray(evidence(Tempered(model, particles=40, moves=1)))) < exact - 0.2
+
+
+def test_slots_go_to_particles_by_their_weights():
+    rng = np.random.default_rng(0)
+    for count in (8, 50, 200):
+        weights = rng.dirichlet(np.ones(50)) * (rng.uniform(size=50) > 0.3)
+        offset, upper = rng.uniform(), np.cumsum(weights / weights.sum())
+        found = np.asarray(systematic(jnp.float32(offset), jnp.asarray(weights, jnp.float32), count))
+        expected = np.searchsorted(upper, (np.arange(count) + offset) / count, side="right")
+        assert (found != expected).sum() <= 1  # a mark on the edge of two shares may fall to either
+        assert (weights[found] > 0).all()
+        assert (np.diff(found) >= 0).all()
 
 
 # Linear and Gaussian, where everything is known.
@@ -356,6 +444,35 @@ def test_seen_states_are_solved_for_their_noise():
     assert isinstance(choose(linear(hidden=True)).source, Exact)
     with pytest.raises(CouldaError, match=r"(?s)no source infers the scenarios of Squared.*observation_log_prob"):
         choose(Squared())
+
+
+class Drawn(Plain):
+    """As it is, with something hidden."""
+
+
+class Biased(Particles):
+    """Draws whose first noise is off by a deviation of the prior."""
+
+    def paths(self, key, seen, count):
+        path, inference = super().paths(key, seen, count)
+        return eqx.tree_at(lambda p: p.initial, path, [path.initial[0] + 1.0]), inference
+
+
+@pytest.mark.slow
+def test_a_pilot_decides_by_ranks():
+    source, why = choose(Drawn())
+    assert isinstance(source, Particles)
+    assert "particles (1,000), since exact: no exact posterior is known for Drawn" in why
+    reason = _tried("particles", Biased(Drawn(), particles=1000, moves=2)).reason
+    assert re.match("in simulated episodes the ranks of .* are uneven", reason)
+
+
+@pytest.mark.slow
+def test_more_particles_are_tried_before_tempering():
+    source, why = choose(Inventory(count_error=1.0))
+    assert isinstance(source, Particles)
+    assert source.particles == 4000
+    assert "of 1,000 first noises survive" in why
 
 
 class Fixed(Plain):

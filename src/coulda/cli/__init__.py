@@ -114,17 +114,18 @@ def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
 def _keep_programs() -> None:
     """Keep compiled programs in the user's cache folder, so that a second command compiles nothing.
 
-    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there; JAX's own settings go first. It is read when
-    JAX is imported, and workers inherit it. With a limit of its size, JAX locks the folder, so that processes may share
-    it.
+    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there. A folder that JAX has been given itself stays
+    as it is: programs that others keep there without a limit of its size would be a warning each, once there is one.
+    It is read when JAX is imported, and workers inherit it. With a limit, JAX locks the folder, so that processes may
+    share it.
     """
     place = os.environ.get("COULDA_CACHE")
-    if place == "off" or "jax" in sys.modules:
+    if place == "off" or "jax" in sys.modules or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     cache = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coulda" if place is None else Path(place)
     )
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(CACHE_SIZE))
     # By default only programs that take a second are kept; ours are many and small.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

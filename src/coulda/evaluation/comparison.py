@@ -17,6 +17,7 @@ from coulda.evaluation.intervals import Precision, Returns, student
 from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
+from coulda.evaluation.self_checks import as_known_by
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
 from coulda.pomdp import POMDP, Policy
@@ -198,7 +199,7 @@ def evaluate(
     source, why = method.choice
     reading = reading_for([], log, {"policy": policy}, returns)
     rows = evaluate_sources(key, model, [source], reading, run)["policy"]
-    found = next(iter(rows.values()))
+    found = as_known_by(reading, next(iter(rows.values())))
     return replace(found, details=found.details | {"scenarios from": why})
 
 

@@ -119,8 +119,9 @@ def unusable_weights(name: str, weighted: Weighted, reading: Reading) -> Estimat
         return no_support(name, reading)
     for episode in weighted.too_large[:1]:
         said = (
-            f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, more than a number "
-            "can hold: the behavior's probabilities there are next to nothing. Look at them, or use another estimate."
+            f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, whose square is more "
+            "than a number can hold: the behavior's probabilities there are next to nothing. Look at them, or use "
+            "another estimate."
         )
         return unsupported(name, "not finite", said, len(reading))
     return None

@@ -112,6 +112,10 @@ FARTHEST = {"worn": (3.2, 0.05)}
 """The factors beyond which a number is not made wrong; 6 and its inverse where there are none. `worn` is a share."""
 
 
+OF_THE_LOG = {"spread", "episodes"}
+"""Reasons for caution that do not speak against the model: the log is too small for returns that vary this much."""
+
+
 @dataclass(frozen=True)
 class HindsightStudy:
     """Coverage of CF-PE under the right model, and what is said of wrong ones."""
@@ -149,18 +153,25 @@ class HindsightStudy:
             "standard error of the truth": error,
         }
         wrong = {name: (number, *_wrong(case, number, key_truth, truth)) for name, number in case.wrong.items()}
+        nats: dict[str, float] = {}
         for size in self.sizes:
-            count = self.logs if size == self.sizes[0] else self.wrong_logs
-            log = collect(jax.random.fold_in(key_log, size), model, case.behavior, size * count)
-            rows = self._evaluate(key_evaluate, log, size, "right", source, case.target, count)
-            evidence = [row["log evidence"] for row in rows]
-            found |= {f"right model, {size} episodes": _summary(rows, truth)}
+            first = size == self.sizes[0]
+            log = collect(
+                jax.random.fold_in(key_log, size),
+                model,
+                case.behavior,
+                size * (self.logs if first else self.wrong_logs),
+            )
+            if first:
+                right = self._evaluate(key_evaluate, log, size, "right", source, case.target, self.logs)
+                found[f"right model, {size} episodes"] = _summary(right, truth)
             for name, (number, factor, moved) in wrong.items():
                 other = case.source(case.make(**case.right | {number: factor * case.right[number]}))
                 rows = self._evaluate(key_evaluate, log, size, name, other, case.target, self.wrong_logs)
+                if first:
+                    nats[name] = _gained(right, rows) / size
                 change = {"number": number, "factor": factor, "moves the value by": moved}
-                change |= _bound([row["log evidence"] for row in rows], evidence)
-                found[f"wrong {name}, {size} episodes"] = change | _summary(rows, truth)
+                found[f"wrong {name}, {size} episodes"] = change | _bound(nats[name] * size) | _summary(rows, truth)
                 replace_json(self.out / f"{self.world}.json", found)
         return found
 
@@ -215,21 +226,27 @@ def _said(estimates: list[dict[str, Any]], truth: float) -> dict[str, Any]:
         "mean": float(np.mean([one["value"] for one in estimates])),
         "width": float(np.mean(limits[:, 1] - limits[:, 0])),
         "trusted": float(trusted.mean()),
+        "model not trusted": float(np.mean([bool(set(one["reasons"]) - OF_THE_LOG) for one in estimates])),
         "not to be trusted": float(np.mean([one["verdict"] == "do not trust" for one in estimates])),
         "coverage where trusted": float(held[trusted].mean()) if trusted.any() else None,
         "reasons": dict(reasons.most_common()),
     }
 
 
-def _bound(wrong: list[float], right: list[float]) -> dict[str, float]:
-    """By how many nats the right model explains a log better, and how often that could be found at a level of 1 %.
+def _gained(right: list[dict[str, Any]], wrong: list[dict[str, Any]]) -> float:
+    """By how many nats the right model explains a log better, in the mean over the logs that both were asked about."""
+    pairs = zip(right, wrong, strict=False)
+    return float(np.mean([a["log evidence"] - b["log evidence"] for a, b in pairs]))
+
+
+def _bound(nats: float) -> dict[str, float]:
+    """How often a model could be found that explains a log by so many nats less, at a level of 1 %.
 
     Of all tests of the wrong model the likelihood ratio against the right one, which nobody has, finds the most
     (Neyman and Pearson). It is about normal with a variance of twice its mean.
     """
-    gained = float(np.mean(np.asarray(right[: len(wrong)]) - np.asarray(wrong)))
-    most = float(stats.norm.cdf(np.sqrt(2 * max(gained, 0.0)) - stats.norm.isf(0.01)))
-    return {"nats for the right model": gained, "most that a test could find": most}
+    most = float(stats.norm.cdf(np.sqrt(2 * max(nats, 0.0)) - stats.norm.isf(0.01)))
+    return {"nats for the right model": nats, "most that a test could find": most}
 
 
 def _wrong(case: Case, number: str, key: Array, truth: float) -> tuple[float, float]:
