@@ -323,5 +323,5 @@ def test_a_damaged_log_is_refused_by_name_and_line(tmp_path, line):
     log.write_bytes(b'{"step": 1, "loss": 0.5}\n' + line + b'\n{"step": 3, "loss": 0.5}\n')
     with pytest.raises(CouldaError, match=r"log.jsonl, line 2: is no line of a log"):
         read_log(log)
-    log.write_bytes(b'{"step": 1, "loss": 0.5}\n{"step": 2, "lo')  # cut by a kill
+    log.write_bytes(b'{"step": 1, "loss": null}\n{"step": 2, "lo')  # cut by a kill; and a NaN, as JSON has it
     assert [one["step"] for one in read_log(log)] == [1]
