@@ -30,6 +30,7 @@ BENCHMARKS = [
     "gym",
     "hidden_fits",
     "fitting",
+    "basic_gym",
     "accelerators",
     "startup",
 ]

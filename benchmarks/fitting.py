@@ -1,4 +1,4 @@
-"""`fit` of 10^5 transitions with five members and five folds, verdict and all: seconds, three seeds. The bar is 120."""
+"""`fit` of 10^5 transitions with five members and five folds and the verdict: seconds, three seeds; 120 are allowed."""
 
 import time
 from typing import Any
@@ -36,8 +36,9 @@ def made(seed: int) -> EpisodeLog:
 def main() -> dict[str, Any]:
     found = []
     for seed in range(SEEDS):
-        log, start = made(seed), time.perf_counter()
+        log, start, busy = made(seed), time.perf_counter(), time.process_time()
         fitted = fit(jax.random.key(seed), log, NeuralFit("location_scale"))
         told = {d.name: d.verdict for d in fitted.verdict}
-        found.append({"seconds": time.perf_counter() - start, "verdict": told})
+        spent = {"seconds": time.perf_counter() - start, "processor seconds": time.process_time() - busy}
+        found.append(spent | {"verdict": told})
     return {"transitions": EPISODES * STEPS, "fits": found}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import readme
 from benchmarks.__main__ import BENCHMARKS, summary
 from benchmarks.harness import ROOT
 
@@ -17,6 +18,7 @@ MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__ma
 """All but `peers/`, whose scripts run in environments that have the peers."""
 BESIDES = {
     "harness": "what they share",
+    "readme": "writes README.md",
     "faults": "`make faults`",
     "scaling": "a simulation, run by its own name",
     "sepsis_agreement": "a comparison of numbers, run by its own name",
@@ -50,6 +52,14 @@ def test_list_and_help_do_not_import_what_they_name():
     refused = bench("nothing")
     assert refused.returncode == 2
     assert "there is no benchmark ['nothing']" in refused.stderr
+
+
+def test_the_page_is_made_from_the_results():
+    """`python -m benchmarks.readme` writes it anew; and what is behind a peer is called so."""
+    page = readme.README.read_text()
+    assert page == readme.made()
+    ratios = {row: readme._at(json.loads((ROOT / "results" / row.file).read_text()), row.path) for row in readme.ROWS}
+    assert page.count("behind the peer") == sum(ratio < 1 for ratio in ratios.values())
 
 
 def missing(name: str) -> str | None:

@@ -114,6 +114,7 @@ def verdicts(model, source, case, log):
     return {d.name: d.verdict for d in row.diagnostics}
 
 
+@pytest.mark.slow
 def test_wrong_noise_of_counts_is_found_in_a_linear_gaussian_model():
     case = CASES["queue"]
     log = collect(KEY, Queue(), case.behavior, 100)

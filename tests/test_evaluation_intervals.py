@@ -9,7 +9,7 @@ from scipy import stats
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import graded, pareto_shape, weight_diagnostics
 from coulda.evaluation.estimate import Estimate, Interval, plain
-from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Precision, Ratios, bca, bernstein, student
+from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Precision, Ratios, bca, bernstein, student, widened
 from coulda.evaluation.reading import Weighted
 
 RNG = np.random.default_rng(0)
@@ -85,14 +85,26 @@ def test_bernstein_by_hand():
 
 
 def test_precision_names_the_interval():
-    """Each kind is the one that is asked for; weighted terms have no bounds, so that they keep BCa."""
+    """Each kind is the one that is asked for; weighted terms have no bounds, so that they keep both others."""
     ratios = Ratios.mean_of(SKEWED)
     bounded = Precision(0.9, "bernstein", (0.0, 10.0))
     assert bounded.of_returns(RNG, ratios) == bernstein(SKEWED, 0.9, (0.0, 10.0))
-    assert bounded.of_weighted(RNG, ratios).kind == "bca"
+    assert bounded.of_weighted(RNG, ratios).kind == "bca and student"
     assert Precision(0.9).of_returns(RNG, ratios) == student(SKEWED, 0.9)
     assert Precision(0.9, "student").of_weighted(RNG, ratios) == student(SKEWED, 0.9)
     assert Precision(interval="bca").of_returns(RNG, ratios).kind == "bca"
+    both, alone = (Precision(0.9, kind).of_weighted(np.random.default_rng(1), ratios) for kind in (None, "bca"))
+    symmetric = student(SKEWED, 0.9)
+    assert (both.low, both.high) == (min(alone.low, symmetric.low), max(alone.high, symmetric.high))
+    assert both.width > max(alone.width, symmetric.width)  # skewed terms: each reaches further on one side
+
+
+def test_an_interval_with_an_error_of_another_kind():
+    """Independent errors add up as squares: 3 and 4 standard errors of many degrees of freedom are 5."""
+    plain = Interval(1 - 3 * 1.959964, 1 + 3 * 1.959964, 0.95, "student")
+    found = widened(plain, 1.0, 4.0, 10**9, "log")
+    assert (found.low, found.high) == pytest.approx((1 - 5 * 1.959964, 1 + 5 * 1.959964), rel=1e-5)
+    assert found.kind == "student and log"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +159,7 @@ def verdicts(weights) -> dict[str, str]:
 def test_verdicts_of_weights():
     equal = verdicts(np.ones(300))
     assert set(equal.values()) == {"trust"}
-    assert verdicts(np.ones(100))["effective sample size"] == "caution"
+    assert verdicts(np.ones(60))["effective sample size"] == "caution"
     one_carries_all = np.full(500, 1e-6)
     one_carries_all[0] = 500
     found = verdicts(one_carries_all)

@@ -20,6 +20,7 @@ from coulda.evaluation import (
     model_free,
     on_policy,
 )
+from coulda.evaluation.intervals import student
 from coulda.evaluation.model_checks import replay
 from coulda.evaluation.reading import padded_batches
 from coulda.executors import InProcess
@@ -142,6 +143,28 @@ def test_a_repeated_last_observation_is_no_evidence(log):
     assert "lacks the observation" in estimate.reasons
 
 
+@pytest.mark.slow
+def test_a_value_that_unseen_ends_move_is_not_blamed_on_the_noise(log):
+    arrays = from_arrays(**to_arrays(log), observation_space=MODEL.observation_space, action_space=MODEL.action_space)
+    rows = compare(KEY, arrays, {"target": TARGET}, [OnScenarios(MODEL, Exact(MODEL))]).estimates["target"]
+    moved = next(d for d in rows["CF-PE"].diagnostics if d.name == "hindsight")
+    assert moved.verdict != "trust"
+    assert "does not know how episodes ended" in moved.sentence
+    assert "hindsight" not in {d.name for d in rows["MB-PE"].diagnostics}
+    assert {"simulation", "one step ahead"} & {d.name for d in rows["MB-PE"].diagnostics}
+    assert rows["MB-PE"].verdict == "trust"
+
+
+def test_a_model_says_what_it_predicts_for_the_log_and_is_known_no_better(table, log):
+    for method in ("MB-PE", "CF-PE"):
+        row = table.estimates["target"][method]
+        itself = next(d for d in row.diagnostics if d.name == "log itself")
+        assert itself.verdict == "trust"
+        assert f"for the log itself, whose mean is {log.episode_returns.mean():.4g}" in itself.sentence
+        halves = [student(terms, 0.95).width / 2 for terms in (row.terms, log.episode_returns)]
+        assert row.interval.width / 2 == pytest.approx(np.hypot(*halves), rel=1e-4)
+
+
 def wrong_model() -> TabularPOMDP:
     """Believes that what was treated cannot get worse; the logged episodes say otherwise."""
     treat = np.array([[0.4, 0.05, 0.5, 0.05], [0.7, 0.0, 0.3, 0.0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
@@ -157,7 +180,7 @@ def test_scenarios_that_do_not_replay_the_log_are_reported(log):
     replay = next(d for d in estimate.diagnostics if d.name == "replay")
     assert replay.value < 0.99
     assert estimate.verdict in ("caution", "do not trust")
-    assert "reproduce" in estimate.reasons
+    assert "reproduce" in replay.sentence
     right = evaluate(KEY, MODEL, TARGET, log, Exact(MODEL))
     assert next(d for d in right.diagnostics if d.name == "replay").value == 1
     assert right.verdict == "trust"

@@ -60,6 +60,7 @@ def test_what_is_written_is_what_was_found(folder: Path, capsys):
         run(folder, "--out", str(folder / "out"))
 
 
+@pytest.mark.slow
 def test_one_episode(folder: Path, capsys):
     run(folder, "--episode", "3", "--changes", "1", "--discount", "0.5", "--out", str(folder / "one"))
     printed = " ".join(capsys.readouterr().out.split())

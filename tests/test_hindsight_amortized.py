@@ -250,13 +250,6 @@ def test_evidence_is_the_same_for_the_network_and_the_weights():
     Corrected(Amortized(Lamp(), begun(False)), Lamp())
 
 
-def test_surprise_is_what_chance_has_added():
-    pairs = simulate_pairs(KEY, Lamp(), 64)
-    live, (surprise,) = np.asarray(pairs.episode.live), pairs.surprise
-    before, after = np.asarray(pairs.state)[:, :-1, 0], np.asarray(pairs.episode.observation)[:, 1:]
-    np.testing.assert_allclose(surprise[live], (after - before)[live], atol=1e-5)
-
-
 class Broken(Lamp):
     def observe(self, state, u):
         return jnp.where(state[0] > 1, jnp.nan, state[0]) + u

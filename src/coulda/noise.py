@@ -37,12 +37,26 @@ __all__ = [
     "Normal",
     "Point",
     "Uniform",
+    "check_key",
     "effective_sample_size",
     "mix",
 ]
 
 Noise = Any
 """One draw: a pytree of arrays."""
+
+
+def check_key(key: Any) -> None:
+    """Refuse what is no key: a number is not one, so that nobody draws twice with the same by mistake.
+
+    >>> check_key(0)
+    Traceback (most recent call last):
+    coulda.errors.CouldaError: key is 0, which is no key of JAX's; give jax.random.key(0)
+    """
+    if isinstance(key, Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32):
+        return
+    example = key if isinstance(key, int) else 0
+    raise CouldaError(f"key is {str(key)[:60]}, which is no key of JAX's; give jax.random.key({example})")
 
 
 class NoiseDistribution(eqx.Module):
@@ -335,17 +349,18 @@ class Independent(NoiseDistribution):
 
     def sample(self, key: Array) -> Noise:
         """Draw every component."""
-        return self._each(key, lambda part, key: part.sample(key))
+        return self._each(quick(key), lambda part, key: part.sample(key))
 
     def draws(self, key: Array, n: int) -> Noise:
         """`n` draws of every component."""
+        # Long rows are drawn as fast with the plain key: 4.5 ms against 5.1 for 10^5 draws of seven coins.
         return self._each(key, lambda part, key: part.draws(key, n))
 
     def _each(self, key: Array, draw: Callable[[NoiseDistribution, Array], Noise]) -> Noise:
         """What is drawn of every component with a key of its name's own."""
 
         def named(path, part):
-            return draw(part, jax.random.fold_in(quick(key), zlib.crc32(jax.tree_util.keystr(path).encode())))
+            return draw(part, jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode())))
 
         return jax.tree_util.tree_map_with_path(named, self.components, is_leaf=_is_distribution)
 

@@ -61,10 +61,20 @@ def main(arguments: list[str] | None = None) -> None:
         from importlib.metadata import version
 
         print(f"coulda {version('coulda')}")
+    elif name == "--completion":
+        _complete(rest)
     elif name not in COMMANDS:
         _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}.")
     else:
         _run(name, rest)
+
+
+def _complete(arguments: list[str]) -> None:
+    from coulda.cli.completion import script
+
+    if arguments != ["bash"]:
+        _fail(f"--completion is given '{' '.join(arguments)}'; give bash, which zsh understands too with bashcompinit")
+    print(script())
 
 
 def _run(name: str, arguments: list[str]) -> None:
@@ -114,17 +124,18 @@ def parse(commands: Any, prog: str, arguments: list[str]) -> Any:
 def _keep_programs() -> None:
     """Keep compiled programs in the user's cache folder, so that a second command compiles nothing.
 
-    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there; JAX's own settings go first. It is read when
-    JAX is imported, and workers inherit it. With a limit of its size, JAX locks the folder, so that processes may share
-    it.
+    `COULDA_CACHE=off` keeps none, `COULDA_CACHE=FOLDER` keeps them there. A folder that JAX has been given itself stays
+    as it is: programs that others keep there without a limit of its size would be a warning each, once there is one.
+    It is read when JAX is imported, and workers inherit it. With a limit, JAX locks the folder, so that processes may
+    share it.
     """
     place = os.environ.get("COULDA_CACHE")
-    if place == "off" or "jax" in sys.modules:
+    if place == "off" or "jax" in sys.modules or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     cache = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coulda" if place is None else Path(place)
     )
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(CACHE_SIZE))
     # By default only programs that take a second are kept; ours are many and small.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -149,8 +160,9 @@ def _help() -> str:
         "What would have happened, had we acted differently? Counterfactual evaluation and\n"
         "policy search on logged experience.\n\n"
         f"{commands}\n\n"
-        "  --help      this page; `coulda COMMAND --help` for each command's\n"
-        "  --version   the version\n\n"
+        "  --help             this page; `coulda COMMAND --help` for each command's\n"
+        "  --version          the version\n"
+        "  --completion bash  completion of commands and options, to be sourced\n\n"
         "COULDA_TRACEBACK=1 shows where an error came from. Compiled programs are kept in\n"
         "~/.cache/coulda; COULDA_CACHE=off keeps none, COULDA_CACHE=FOLDER keeps them there."
     )

@@ -31,9 +31,7 @@ class Grounds(Protocol):
         ...
 
 
-def grounded(
-    key: Array, grounds: Grounds, policy: Policy, methods: dict[str, Estimate], level: float
-) -> dict[str, Estimate]:
+def grounded(key: Array, grounds: Grounds, policy: Policy, methods: dict[str, Estimate]) -> dict[str, Estimate]:
     """Rows of a policy with what the fit says of itself, and with intervals that know of its error. Consumes `key`."""
     key_path, key_refit = jax.random.split(key)
     told = (*grounds.verdict, *grounds.on_path(key_path, policy))
@@ -42,7 +40,7 @@ def grounded(
     for name, row in methods.items():
         limits = row.interval
         if limits is not None:
-            limits = widened(limits, row.value or 0.0, error, freedom, level)
+            limits = widened(limits, row.value or 0.0, error, freedom, "refits")
         details = row.details | {"error of the fit": error}
         found[name] = replace(row, interval=limits, diagnostics=(*row.diagnostics, *told), details=details)
     return found

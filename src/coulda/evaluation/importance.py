@@ -119,8 +119,9 @@ def unusable_weights(name: str, weighted: Weighted, reading: Reading) -> Estimat
         return no_support(name, reading)
     for episode in weighted.too_large[:1]:
         said = (
-            f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, more than a number "
-            "can hold: the behavior's probabilities there are next to nothing. Look at them, or use another estimate."
+            f"The weight of episode {episode} is e^{weighted.log_cumulative[episode].max():.0f}, whose square is more "
+            "than a number can hold: the behavior's probabilities there are next to nothing. Look at them, or use "
+            "another estimate."
         )
         return unsupported(name, "not finite", said, len(reading))
     return None
@@ -132,8 +133,8 @@ def missing_probabilities(name: str, reading: Reading) -> Estimate:
         name,
         "no probabilities",
         f"The log lacks the probabilities with which the behavior policy acted{_where(reading)}. Log them, fit them "
-        "with fit_behavior(log) or `coulda episodes convert --fit-behavior` (the estimate is then marked), or use a "
-        "model-based or counterfactual estimate, which needs none.",
+        "with fit_behavior(log) or `coulda episodes convert LOG NEW --fit-behavior` (the estimate is "
+        "then marked), or use a model-based or counterfactual estimate, which needs none.",
         len(reading),
     )
 

@@ -79,17 +79,17 @@ def student(terms: np.ndarray, level: float) -> Interval:
     return Interval(float(terms.mean() - half), float(terms.mean() + half), level, "student")
 
 
-def widened(interval: Interval, value: float, error: float, freedom: int, level: float) -> Interval:
+def widened(interval: Interval, value: float, error: float, freedom: int, why: str) -> Interval:
     """An interval of a value that has another, independent standard error too, known to so many degrees of freedom.
 
-    >>> widened(Interval(-3.0, 3.0, 0.95, "student"), 0.0, 0.0, 4, 0.95)
+    >>> widened(Interval(-3.0, 3.0, 0.95, "student"), 0.0, 0.0, 4, "refits")
     Interval(low=-3.0, high=3.0, level=0.95, kind='student')
     """
     if error == 0:
         return interval
-    more = float(student_quantile((1 + level) / 2, freedom)) * error
+    more = float(student_quantile((1 + interval.level) / 2, freedom)) * error
     low, high = (float(np.hypot(value - limit, more)) for limit in (interval.low, interval.high))
-    return Interval(value - low, value + high, level, f"{interval.kind} and refits")
+    return Interval(value - low, value + high, interval.level, f"{interval.kind} and {why}")
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,16 @@ def bca(rng: np.random.Generator, ratios: Ratios, level: float, resamples: int =
     z = bias + normal_quantile([(1 - level) / 2, (1 + level) / 2])
     low, high = np.quantile(theta, normal_below(bias + z / (1 - acceleration * z)))
     return Interval(float(low), float(high), level, "bca")
+
+
+def hull(one: Interval, other: Interval) -> Interval:
+    """The least interval that holds both.
+
+    BCa follows skewed terms, and resamples know nothing of weights that were not drawn; Student's is symmetric.
+    """
+    if one.kind == other.kind:
+        return one
+    return Interval(min(one.low, other.low), max(one.high, other.high), one.level, f"{one.kind} and {other.kind}")
 
 
 def bernstein(terms: np.ndarray, level: float, bounds: tuple[float, float]) -> Interval:
@@ -164,8 +174,9 @@ class Precision:
     level: float = 0.95
     """The level of the intervals."""
     interval: str | None = None
-    """The kind: "student", "bca" or "bernstein"; by default BCa where episodes are weighted, and Student's elsewhere.
-    Bernstein bounds hold for every number of episodes; they need terms that are returns: what is weighted keeps BCa."""
+    """The kind: "student", "bca" or "bernstein"; by default what holds both of the first where episodes are
+    weighted, and Student's elsewhere. Bernstein bounds hold for every number of episodes; they need terms that are
+    returns: what is weighted keeps the default."""
     bounds: tuple[float, float] | None = None
     """The least and the largest possible return, which "bernstein" needs."""
     scenarios: int = 1
@@ -191,7 +202,11 @@ class Precision:
 
     def of_weighted(self, rng: np.random.Generator, ratios: Ratios) -> Interval:
         """The interval of an estimate whose terms are weighted, and so not bounded as the return is."""
-        return student(ratios.terms, self.level) if self.interval == "student" else bca(rng, ratios, self.level)
+        symmetric = student(ratios.terms, self.level)
+        if self.interval == "student":
+            return symmetric
+        found = bca(rng, ratios, self.level)
+        return found if self.interval == "bca" else hull(found, symmetric)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Where it is none (`Doubt`), episodes that a right model makes under the fitted b
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from coulda.episodes.behavior import LOG_SCALES, FittedBehavior, fitted_behavior
 from coulda.episodes.log import concatenate
 from coulda.evaluation.diagnostics import UNUSUAL
 from coulda.evaluation.reading import Log, run
-from coulda.pomdp import Episode, Policy
+from coulda.pomdp import POMDP, Episode, Policy
 from coulda.pomdp.walk import taken_log_probs
 from coulda.tails import normal_above
 
@@ -58,6 +59,13 @@ def sample(rng: np.random.Generator, log: Log) -> EpisodeLog:
         parts += [batch.take(here)] if len(here) else []
         first += len(batch)
     return concatenate(parts)
+
+
+def sample_for(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
+    """Episodes of the log, in the model's spaces, of which a log may not have seen all."""
+    found = sample(rng, log)
+    seen, done = model.observation_space, model.action_space
+    return replace(found, schema=replace(found.schema, observation_space=seen, action_space=done))
 
 
 def logged_behavior(log: EpisodeLog, logged: Episode, policies: Mapping[str, Policy]) -> tuple[Policy, Doubt | None]:

@@ -167,16 +167,23 @@ def ends_diagnostic(replays: Replay, terminated: np.ndarray, history: bool) -> t
     return (Diagnostic("ends", 1 - missed, graded(missed, 0.01, 0.1), sentence),)
 
 
-def hindsight_diagnostic(hindsight: Estimate, prior: Estimate) -> Diagnostic:
-    """Whether hindsight moves the value: in a right model it does not (Corollary 1), paired on the same noise."""
+def hindsight_diagnostic(hindsight: Estimate, prior: Estimate, ends_unseen: bool) -> Diagnostic:
+    """Whether hindsight moves the value: in a right model it does not (Corollary 1), paired on the same noise.
+
+    Where `ends_unseen`, it does so in a right model too.
+    """
     paired = hindsight.terms - prior.terms
     error = paired.std(ddof=1) / np.sqrt(len(paired))
     chance = float(2 * normal_above(abs(paired.mean()) / error)) if error > 0 else 1.0
     sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
     if chance >= UNUSUAL:
         return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")
-    text = f"{sentence}, which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
-    return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", text)
+    why = (
+        ": the log lacks the observation after each last action, so that hindsight does not know how episodes ended."
+        if ends_unseen
+        else f", which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
+    )
+    return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", sentence + why)
 
 
 def support_diagnostic(key: Array, model: POMDP, policy: Policy, log: Log, episodes: int = 1000) -> Diagnostic:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,12 +20,14 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.distribution import distribution_of
+from coulda.evaluation.drawing import STEPS
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
 from coulda.evaluation.foresight import foresight_diagnostic
 from coulda.evaluation.grounds import Grounds, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
+from coulda.evaluation.logged_behavior import logged_behavior, sample_for
 from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.model_checks import (
@@ -50,7 +53,7 @@ from coulda.evaluation.reading import (
     run,
     to_numpy,
 )
-from coulda.evaluation.self_checks import simulated_log_diagnostic
+from coulda.evaluation.self_checks import as_known_by, inferred_log_diagnostic, simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
@@ -65,8 +68,6 @@ _OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
-STEPS = "steps of hindsight"
-"""The detail of a row that says t."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -143,7 +144,7 @@ class OnScenarios(Method):
         for name, methods in found.items():
             if self.exact:
                 methods |= self._exactly(key_scenarios, reading, name, methods, run.precision)
-            _blame_model(methods, self.choice.source.knows_the_prior)
+            _blame_model(methods, self.choice.source.knows_the_prior, chosen_by_ends(reading))
             for estimate in methods.values():
                 estimate.details["scenarios from"] = self.choice.why
             if self.estimated_from is not None:
@@ -151,8 +152,9 @@ class OnScenarios(Method):
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                policy, level = reading.policies[name], run.precision.level
-                found[name] = grounded(key_support, self.grounds, policy, methods, level)
+                found[name] = grounded(key_support, self.grounds, reading.policies[name], methods)
+            else:
+                found[name] = {method: as_known_by(reading, estimate) for method, estimate in methods.items()}
         for other, (model, source) in self.alternatives.items():
             again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
             for name, methods in again.items():
@@ -203,6 +205,8 @@ class OnBatch(eqx.Module):
     """By policy, `[n, M]`."""
     flaws: dict[str, Array]
     """By policy, `[n, M]`: see `Trajectory.first_flaw`."""
+    itself: Array
+    """What whoever made the log returns on the same scenarios, `[n, M]`; `[n, 0]` where that is not known."""
     replay: Replay
     shift: Shift
     malformed: Array
@@ -219,6 +223,8 @@ class Tally:
     means: dict[str, list[np.ndarray]]
     variances: dict[str, list[np.ndarray]]
     draws: dict[str, list[np.ndarray]] | None
+    itself: list[np.ndarray] = field(default_factory=list)
+    """What whoever made the log returns on an episode's scenarios, on average; nothing where that is not known."""
     replays: list[Replay] = field(default_factory=list)
     malformed: list[float] = field(default_factory=list)
     shifts: Shifts = field(default_factory=Shifts)
@@ -238,6 +244,8 @@ class Tally:
             if self.draws is not None:
                 self.draws[name].append(returns)
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
+        if found.itself.shape[1]:
+            self.itself.append(np.mean(found.itself, axis=1, dtype=float))
         self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
         self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
         self.shifts.add(found.shift)
@@ -261,7 +269,8 @@ def evaluate_sources(
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
-    nothing but the model's prior, the model is held against the log by simulation; else by what it foresees.
+    nothing but the model's prior, or hindsight cannot see how episodes ended, the model is held against the log by
+    simulation; else by what it foresees.
     """
     key_scenarios, key_interval, key_check = jax.random.split(key, 3)
     policies = reading.policies
@@ -271,7 +280,8 @@ def evaluate_sources(
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
         run.advance(count)
-    alone = all(int(source.steps) == 0 and source.knows_the_prior for source in sources)
+    alone = all(int(source.steps) == 0 for source in sources) or chosen_by_ends(reading)
+    alone &= all(source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
     simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
     foreseen = () if alone else foresight_diagnostic(key_check, sources[-1], model, reading)
@@ -288,6 +298,10 @@ def evaluate_sources(
                 estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *given))
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
+                estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
+            elif estimate.interval is not None and tally.itself:
+                made = np.concatenate(tally.itself)
+                itself = inferred_log_diagnostic(made, reading, estimate.interval, paired=steps > 0)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
             rows[name][estimate.method] = estimate
     return rows
@@ -338,6 +352,7 @@ def _on_batch(
     discount: float,
 ) -> Callable[[Array, Any], list[OnBatch]]:
     repeated = log.schema.last_observation == "repeated"
+    behavior = _who_acted(model, sources, log, policies)
 
     def one(source: ScenarioSource, key: Array, inputs: Any) -> OnBatch:
         # Programs of their own, so that inference is compiled once and not for each set of policies.
@@ -346,9 +361,24 @@ def _on_batch(
         score = {name: eqx.Partial(_returns, model, policy, discount) for name, policy in policies.items()}
         scored = {name: run(function, (drawn,)) for name, function in score.items()}
         returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
-        return OnBatch(returns, flaws, replayed, shifted, malformed, inference)
+        itself = malformed[:, :0].astype(float)
+        if behavior is not None:
+            itself, _ = run(eqx.Partial(_returns, model, behavior, discount), (drawn,))
+        return OnBatch(returns, flaws, itself, replayed, shifted, malformed, inference)
 
     return lambda key, inputs: [one(source, key, inputs) for source in sources]
+
+
+def _who_acted(
+    model: POMDP, sources: Sequence[ScenarioSource], log: Log, policies: Mapping[str, Policy]
+) -> Policy | None:
+    """Whoever made the log, to be run on inferred scenarios; None where nothing is inferred, or nobody can tell."""
+    known = isinstance(model.action_space, gymnasium.spaces.Discrete | gymnasium.spaces.Box)
+    if not known or not any(int(source.steps) > 0 for source in sources):
+        return None
+    some = sample_for(np.random.default_rng(0), model, log)
+    behavior, doubt = logged_behavior(some, some.padded(model.horizon), policies)
+    return behavior if doubt is None else None
 
 
 def _infer(
@@ -450,21 +480,22 @@ def _estimate(
     )
 
 
-def _blame_model(methods: dict[str, Estimate], one_prior: bool) -> None:
+def _blame_model(methods: dict[str, Estimate], one_prior: bool, ends_unseen: bool) -> None:
     """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know.
 
     Where both rest on `one_prior`, a value that hindsight moves speaks against it, and so against both. A network that
-    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone.
+    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone. Where
+    `ends_unseen` move it, that is nothing against the model, and CF-PE alone is biased.
     """
     for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
         prior, hindsight = methods["MB-PE"], methods[name]
         if prior.value is None or hindsight.value is None:
             continue
-        moved = hindsight_diagnostic(hindsight, prior)
+        moved = hindsight_diagnostic(hindsight, prior, ends_unseen)
         methods[name] = _with(hindsight, moved) if one_prior else hindsight
         found = [d for d in hindsight.diagnostics if d.name in _OF_THE_MODEL]
         others = [d for d in prior.diagnostics if d.name not in (*_OF_THE_MODEL, moved.name)]
-        methods["MB-PE"] = replace(prior, diagnostics=(*found, moved, *others))
+        methods["MB-PE"] = replace(prior, diagnostics=(*found, *(() if ends_unseen else (moved,)), *others))
 
 
 def _with(estimate: Estimate, diagnostic: Diagnostic) -> Estimate:

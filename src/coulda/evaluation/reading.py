@@ -39,6 +39,10 @@ class Features(eqx.Module):
     function: Callable[[spaces.Space, Any], Array]
 
 
+LARGEST = 300.0
+"""Logarithm of a weight that can be squared, multiplied by a return and summed: numbers end at e^709."""
+
+
 @dataclass(frozen=True)
 class Weighted:
     """What importance weighting needs."""
@@ -72,8 +76,8 @@ class Weighted:
 
     @cached_property
     def too_large(self) -> np.ndarray:
-        """The episodes in which ρ_{1:t} is infinite, or no number, at some step."""
-        return np.flatnonzero(~np.isfinite(self.cumulative).all(1))
+        """The episodes in which ρ_{1:t} is no number at some step, or one that cannot be squared and summed."""
+        return np.flatnonzero(~(self.log_cumulative.max(1) <= LARGEST))
 
     @cached_property
     def scaled(self) -> np.ndarray:
@@ -392,7 +396,7 @@ def _batch_size(log: Log, largest: int = LARGEST_BATCH) -> int:
 def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Episode, Array]:
     rows = np.arange(size) % len(batch)
     whole = batch if size == len(batch) else batch.take(rows)
-    return whole.padded(horizon), jnp.asarray(first + rows, jnp.int32)
+    return whole.padded(horizon), jax.device_put((first + rows).astype(np.int32))
 
 
 @eqx.filter_jit

@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from coulda.evaluation.diagnostics import RARE
-from coulda.evaluation.estimate import Diagnostic, Interval, Verdict
+from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, Verdict
+from coulda.evaluation.intervals import widened
+from coulda.evaluation.model_checks import chosen_by_ends
 from coulda.evaluation.reading import Reading
 from coulda.noise import effective_sample_size
-from coulda.tails import normal_above, normal_quantile
+from coulda.tails import normal_above
 
 FEW = 30
 """Effective episodes below which weighted errors are not normal, and say nothing."""
@@ -20,8 +22,6 @@ UNLIKELY = 0.05
 """Probability under a right answer of a miss that is warned of. Where the answer is known, a wrong one is as far off as
 the log can show, and no further: at 0.01 a miss of twice the half-width of an interval would pass in one case of four,
 at 0.05 in one of ten."""
-SHOWN = float(normal_quantile(1 - UNLIKELY / 2) + normal_quantile(0.8))
-"""Standard errors of a miss that is found with probability 0.8."""
 
 
 def log_itself_diagnostic(predicted: np.ndarray, reading: Reading, interval: Interval) -> tuple[Diagnostic, ...]:
@@ -39,15 +39,35 @@ def simulated_log_diagnostic(made: np.ndarray, logged: np.ndarray, interval: Int
         return ()
     error = float(np.sqrt(made.var(ddof=1) / len(made) + logged.var(ddof=1) / len(logged)))
     sentence = f"It predicts {made.mean():.4g} for the log itself, whose mean is {logged.mean():.4g}"
-    found = _graded_miss("log itself", float(made.mean() - logged.mean()), error, interval, sentence)
-    if found.verdict == "trust" and SHOWN * error > interval.width:
-        said = (
-            f"The log is too small to tell: {sentence[0].lower()}{sentence[1:]}; only a miss above {SHOWN * error:.2g} "
-        )
-        found = replace(
-            found, verdict="caution", sentence=f"{said}would show, where the interval is ± {interval.width / 2:.2g}."
-        )
-    return (found,)
+    return (_graded_miss("log itself", float(made.mean() - logged.mean()), error, interval, sentence),)
+
+
+def inferred_log_diagnostic(
+    made: np.ndarray, reading: Reading, interval: Interval, *, paired: bool
+) -> tuple[Diagnostic, ...]:
+    """Of what the logged behavior returns on scenarios of each episode, `[N]`; `paired` where it told of them.
+
+    Nothing is said where episodes were cut off, or where their ends are no evidence.
+    """
+    if reading.cut_short or (paired and chosen_by_ends(reading)):
+        return ()
+    if not paired:
+        return simulated_log_diagnostic(made, reading.returns, interval)
+    return log_itself_diagnostic(made, reading, interval)
+
+
+def as_known_by(reading: Reading, row: Estimate) -> Estimate:
+    """The row with an interval that holds what the log could not have shown.
+
+    A model, or values that were fitted, can be held against the mean of the logged returns, and no log knows that
+    better than its standard error: an error of as much passes every check, and belongs to the interval.
+    """
+    n = len(reading)
+    if row.interval is None or row.value is None or n < 2:
+        return row
+    error = float(reading.returns.std(ddof=1) / np.sqrt(n))
+    limits = widened(row.interval, row.value, error, n - 1, "log")
+    return replace(row, interval=limits, details=row.details | {"error of the logged mean": error})
 
 
 def correction_diagnostic(

@@ -12,7 +12,6 @@ logged steps themselves (`one_step`).
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -32,10 +31,10 @@ from coulda.evaluation.logged_behavior import (
     MOST_FEATURES,
     has_probabilities,
     logged_behavior,
-    sample,
+    sample_for,
 )
 from coulda.evaluation.one_step import one_step_diagnostic, state_seen
-from coulda.evaluation.reading import Log, Reading, generator, run, to_numpy
+from coulda.evaluation.reading import Reading, generator, run, to_numpy
 from coulda.evaluation.two_samples import energy_test
 from coulda.hindsight.ranks import holm
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Trajectory, rollout
@@ -158,7 +157,7 @@ def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
         return Simulation()
     key_log, key_simulation, key_steps = jax.random.split(key, 3)
     rng = generator(key_log)
-    log = _sample(rng, model, reading.log)
+    log = sample_for(rng, model, reading.log)
     logged = log.padded(model.horizon)
     behavior, doubt = logged_behavior(log, logged, reading.policies)
     look = _look(model, log, reading.asked.discount)
@@ -184,13 +183,6 @@ def simulate(key: Array, model: POMDP, reading: Reading) -> Simulation:
         return Simulation(steps + whole)
     returns = np.concatenate([numbers["return"][:, 0] for numbers, _ in rounds]).astype(float)
     return Simulation(steps + whole, returns, reading.paid[:, : int(look.steps)].sum(1))
-
-
-def _sample(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
-    """Episodes of the log, in the model's spaces, of which a log may not have seen all."""
-    found = sample(rng, log)
-    seen, done = model.observation_space, model.action_space
-    return replace(found, schema=replace(found.schema, observation_space=seen, action_space=done))
 
 
 def _look(model: POMDP, log: EpisodeLog, discount: float) -> Look:

@@ -14,7 +14,7 @@ from coulda.errors import CouldaError
 from coulda.hindsight.coding import Code
 from coulda.hindsight.hindsight_network import Architecture, HindsightNetwork, Known
 from coulda.hindsight.likelihood import next_state, seen_in, states_under
-from coulda.hindsight.pairs import Codings, model_fingerprint, shows_states, surprise
+from coulda.hindsight.pairs import Codings, model_fingerprint, shows_states
 from coulda.hindsight.source import (
     ALL_STEPS,
     FAR,
@@ -112,20 +112,11 @@ class Amortized(ScenarioSource):
         said = reason.astype(jnp.int32), step.astype(jnp.int32)
         return drawn, eqx.tree_at(lambda i: (i.reason, i.step), exact, said)
 
-    def codes(self, key: Array, known: Known, actions: Any, observed: Any) -> tuple[Code, Code, Array]:
-        """A draw of the codes of U_s1 and U_s `[T, ...]`, and log q of it as far as h_t tells of it. Consumes `key`.
-
-        Args:
-            key: consumed.
-            known: of h_t.
-            actions: `[T, ...]`.
-            observed: `[T + 1, ...]`.
-        """
+    def codes(self, key: Array, known: Known, actions: Any) -> tuple[Code, Code, Array]:
+        """A draw of the codes of U_s1 and U_s `[T, ...]`, and log q of it as far as h_t tells of it. Consumes `key`."""
         codings, model = self.codings, self.model
         key_dice, key_rest = jax.random.split(key)
         first, later = (coding.coordinates.sample(key_rest) for coding in (codings.initial, codings.transition))
-
-        at = lambda tree, i: jax.tree.map(lambda leaf: leaf[i], tree)
 
         def begin(code: Code) -> Any:
             assert model is not None
@@ -134,13 +125,9 @@ class Amortized(ScenarioSource):
         def move(state: Any, i: Array, code: Code) -> Any:
             assert model is not None
             u = codings.transition.coordinates.noise(codings.transition.position(code, later))
-            return next_state(model, state, at(actions, i), u)
+            return next_state(model, state, jax.tree.map(lambda leaf: leaf[i], actions), u)
 
-        def surprised(state: Any, i: Array) -> list[Array]:
-            assert model is not None
-            return surprise(codings, model, state, at(actions, i), at(observed, i + 1))
-
-        return self.network.draw(codings, known, self.network.dice(key_dice, self.horizon), begin, move, surprised)
+        return self.network.draw(codings, known, self.network.dice(key_dice, self.horizon), begin, move)
 
     def positions(self, key: Array, first: Code, rest: Code) -> tuple[list[Any], list[Any]]:
         """Of codes, in the coordinates of U_s1 and U_s `[T, ...]`; what has no code is drawn. Consumes `key`."""
@@ -153,7 +140,7 @@ class Amortized(ScenarioSource):
     def _draw(self, key: Array, episode: Episode, known: Known) -> Scenario:
         noise, length = self.prior.sample(key), history_length(episode, self.steps)
         key_codes, key_rest = jax.random.split(other_key(key))
-        first, rest, _ = self.codes(key_codes, known, episode.action, episode.observation)
+        first, rest, _ = self.codes(key_codes, known, episode.action)
         initial, transition = self.positions(key_rest, first, rest)
         initial = self.codings.initial.coordinates.noise(initial)
         transition = jax.vmap(self.codings.transition.coordinates.noise)(transition)

@@ -63,13 +63,6 @@ class Coding(eqx.Module):
         parts = [part for part in self.coordinates.parts if not (part.continuous or _is_discrete(part))]
         return [type(part.distribution).__name__ for part in parts if not isinstance(part.distribution, Point)]
 
-    @property
-    def middle(self) -> Any:
-        """Noise in the middle of what it may be: medians, the likeliest atoms, and anything of what has no code."""
-        log_prior, drawn = self.log_prior, self.coordinates.sample(jax.random.key(0))
-        indices = jnp.argmax(log_prior, 1).astype(jnp.int32) if log_prior.size else jnp.zeros(0, jnp.int32)
-        return self.coordinates.noise(self.position(Code(indices, jnp.zeros(self.num_normals)), drawn))
-
     def sample(self, key: Array) -> tuple[Code, Any]:
         """A draw of the prior, as a code and as noise. Consumes `key`."""
         key_indices, key_rest = jax.random.split(key)

@@ -81,7 +81,7 @@ class Corrected(Sampler):
 
         def weighed(one: Array) -> tuple[Path, Array, Array]:
             key_codes, key_rest = jax.random.split(one)
-            first, rest, log_q = self.amortized.codes(key_codes, known, actions, seen.observation)
+            first, rest, log_q = self.amortized.codes(key_codes, known, actions)
             path = Path(*self.amortized.positions(key_rest, first, rest))
             agreement = self.agreement(path, seen, cut_short)
             log_weight = agreement.log_likelihood + self._log_prior(first, rest, known.acted) - log_q

@@ -39,7 +39,6 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: tuple[Leaf, ...]
     state: tuple[Leaf, ...] | None
     """None of a black box."""
-    surprise: tuple[Leaf, ...]
     rewards: bool
     """Whether the network is shown them."""
     ends: bool
@@ -64,7 +63,6 @@ class HindsightNetwork(eqx.Module):
     action: Features
     reward: Features
     state: Features | None
-    surprise: Features
     backward: GRU
     forward: GRU | None
     """Of a black box."""
@@ -81,13 +79,12 @@ class HindsightNetwork(eqx.Module):
         self.observation, self.action = Features.blank(architecture.observation), Features.blank(architecture.action)
         self.reward = Features.blank([Leaf(1)] * architecture.rewards)
         self.state = None if architecture.state is None else Features.blank(architecture.state)
-        self.surprise = Features.blank(architecture.surprise)
         entry = self.observation.width + self.action.width + self.reward.width + FLAGS
         initial, transition = codings.initial, codings.transition
         self.backward = GRU(keys[0], entry, width)
         self.forward = GRU(keys[1], entry + transition.num_features, width) if hidden else None
         self.beginning = Dense(keys[2], initial.num_features, width) if hidden else None
-        seen = 2 * entry + (initial.num_features if self.state is None else self.state.width + self.surprise.width)
+        seen = 2 * entry + (initial.num_features if self.state is None else self.state.width)
         shape = lambda coding: jax.eval_shape(lambda: coding.log_prior).shape
         sizes = width, architecture.components
         self.first = Head(keys[3], entry, width, shape(initial), initial.num_normals, *sizes)
@@ -129,9 +126,8 @@ class HindsightNetwork(eqx.Module):
         at_hand, memory = jnp.concatenate([known.entries[:-1], known.entries[1:]], 1), known.memory[:-1]
         steps = at_hand.shape[0]
         if self.state is not None:
-            states = jax.vmap(self.state)(jax.tree.map(lambda leaf: leaf[:-1], pair.state))
-            surprises = jnp.where(known.acted[:, None], jax.vmap(self.surprise)(pair.surprise), 0.0)
-            return jnp.concatenate([at_hand, states, surprises], 1), memory
+            states = jax.tree.map(lambda leaf: leaf[:-1], pair.state)
+            return jnp.concatenate([at_hand, jax.vmap(self.state)(states)], 1), memory
         assert self.forward is not None
         initial = codings.initial.features(pair.initial)
         codes = jax.vmap(codings.transition.features)(pair.transition)
@@ -151,7 +147,6 @@ class HindsightNetwork(eqx.Module):
         dice: tuple[Dice, Dice],
         begin: Callable[[Code], Any],
         move: Callable[[Any, Array, Code], Any],
-        surprised: Callable[[Any, Array], list[Array]],
     ) -> tuple[Code, Code, Array]:
         """Codes of U_s1 and of U_s `[T, ...]` given h_t, made of `dice`, and their log q as far as h_t tells of them.
 
@@ -161,7 +156,6 @@ class HindsightNetwork(eqx.Module):
             dice: for the first head, and `[T, ...]` for the others.
             begin: the first state of a code; not asked of a black box.
             move: the next state of a state, the number of the step and a code; not asked of a black box.
-            surprised: by what follows a state and the number of the step; not asked of a black box.
         """
         table = codings.transition.log_prior
         first, log_q = self.first.sample(known.entries[0], known.memory[0], codings.initial.log_prior, dice[0])
@@ -170,11 +164,7 @@ class HindsightNetwork(eqx.Module):
         def step(carry: Any, inputs: tuple[Array, Dice]) -> tuple[Any, tuple[Code, Array]]:
             i, die = inputs
             entry = known.entries[i]
-            seen = [entry, known.entries[i + 1]]
-            if self.state is None:
-                seen += [initial]
-            else:
-                seen += [self.state(carry), jnp.where(known.acted[i], self.surprise(surprised(carry, i)), 0.0)]
+            seen = [entry, known.entries[i + 1], initial if self.state is None else self.state(carry)]
             summary = known.memory[i] if self.forward is None else jnp.concatenate([known.memory[i], carry])
             code, log_q = self.then.sample(jnp.concatenate(seen), summary, table, die)
             if self.forward is None:
@@ -222,17 +212,17 @@ def first_network(
     action = Features.fitted(pairs.episode.action, live)
     reward = Features.fitted(pairs.episode.reward if rewards else (), live)
     state = None if pairs.state is None else Features.fitted(pairs.state, within)
-    surprise = Features.fitted(() if state is None else pairs.surprise, live)
     architecture = Architecture(
         width,
         components,
         observation.leaves,
         action.leaves,
         None if state is None else state.leaves,
-        surprise.leaves,
         rewards,
         bool((~live).any()),
     )
     made = eqx.filter_jit(HindsightNetwork)(key, codings, architecture)
-    shown = lambda n: (n.observation, n.action, n.reward, n.state, n.surprise)
-    return eqx.tree_at(shown, made, (observation, action, reward, state, surprise), is_leaf=lambda x: x is None)
+    fitted = observation, action, reward, state
+    return eqx.tree_at(
+        lambda n: (n.observation, n.action, n.reward, n.state), made, fitted, is_leaf=lambda x: x is None
+    )

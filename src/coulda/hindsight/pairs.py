@@ -10,7 +10,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import msgspec
 import numpy as np
 from jax import Array
@@ -18,7 +17,6 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.executors import fingerprint
 from coulda.hindsight.coding import Code, Coding
-from coulda.hindsight.likelihood import next_state
 from coulda.noise import Iid, Independent
 from coulda.policies import AnyAction
 from coulda.policies.checks import check_policy_fits
@@ -40,8 +38,6 @@ class Pairs(eqx.Module):
     """Of U_s, `[n, T, ...]`."""
     state: Any
     """`[n, T + 1, ...]`; None of a black box."""
-    surprise: Any
-    """What was seen less what was expected, `[n, T, ...]`; None of a black box."""
     episode: Episode
 
     def __len__(self) -> int:
@@ -61,15 +57,14 @@ class PairsMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the model's numbers and structure."""
 
 
-PAIRS = Kind("hindsight-pairs", 2, PairsMetadata)
+PAIRS = Kind("hindsight-pairs", 1, PairsMetadata)
 
 
 class Codings(eqx.Module):
-    """Of the noise of the first state, of a step, and of an observation, which is not learned."""
+    """Of the noise of the first state, and of a step."""
 
     initial: Coding
     transition: Coding
-    observation: Coding
 
     @classmethod
     def of(cls, model: POMDP) -> "Codings":
@@ -81,7 +76,7 @@ class Codings(eqx.Module):
                 f"the scenario_prior of {type(model).__name__} is a {type(prior).__name__}; to learn its hindsight it "
                 "must be Independent(Scenario(initial=…, transition=Iid(…, horizon), …))."
             )
-        found = cls(*map(Coding, (fields.initial, fields.transition.distribution, model.observation_noise)))
+        found = cls(Coding(fields.initial), Coding(fields.transition.distribution))
         if not found.initial.num_features + found.transition.num_features:
             without = sorted({*found.initial.not_coded, *found.transition.not_coded})
             raise CouldaError(
@@ -94,16 +89,6 @@ class Codings(eqx.Module):
 def shows_states(model: POMDP) -> bool:
     """Whether the model's own states can stand for the noise drawn so far; those of a black box are hidden."""
     return not isinstance(model, BlackBoxPOMDP)
-
-
-def surprise(codings: Codings, model: POMDP, state: Any, action: Any, observed: Any) -> list[Array]:
-    """What is seen after an action, less what would be with noise in the middle of what it may be; numbers only.
-
-    Two large numbers, a state and a count of it, tell a network little of the small difference that the noise has made.
-    """
-    expected = model.observe(next_state(model, state, action, codings.transition.middle), codings.observation.middle)
-    both = zip(jax.tree.leaves(observed), jax.tree.leaves(expected), strict=True)
-    return [jnp.asarray(a - b, jnp.float32) for a, b in both if jnp.issubdtype(a.dtype, jnp.inexact)]
 
 
 def model_fingerprint(model: POMDP) -> str:
@@ -191,13 +176,8 @@ def _simulated(codings: Codings, model: POMDP, policy: Policy, keys: Array) -> P
     def one(key: Array) -> Pairs:
         initial, transition, scenario = _draw(codings, model.scenario_prior, model.horizon, key)
         trajectory = rollout(model, policy, scenario)
-        episode = trajectory.episode
-        if not shows_states(model):
-            return Pairs(initial, transition, None, None, episode)
-        states = jax.tree.map(lambda leaf: leaf[:-1], trajectory.state)
-        observed = jax.tree.map(lambda leaf: leaf[1:], episode.observation)
-        surprises = jax.vmap(lambda *given: surprise(codings, model, *given))(states, episode.action, observed)
-        return Pairs(initial, transition, trajectory.state, surprises, episode)
+        states = trajectory.state if shows_states(model) else None
+        return Pairs(initial, transition, states, trajectory.episode)
 
     return batched(one, keys)
 

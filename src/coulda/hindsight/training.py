@@ -226,7 +226,7 @@ def learnable(network: HindsightNetwork) -> Any:
     spec = jax.tree.map(eqx.is_inexact_array, network)
     off = lambda tree: jax.tree.map(lambda _: False, tree)
     where = lambda n: (
-        *(n.observation, n.action, n.reward, n.state, n.surprise),
+        *(n.observation, n.action, n.reward, n.state),
         *(n.first.start, n.first.line, n.first.spread, n.then.start, n.then.line, n.then.spread),
     )
     return eqx.tree_at(where, spec, tuple(map(off, where(spec))), is_leaf=lambda x: x is None)

@@ -141,7 +141,7 @@ def train(
             elif steps := checkpoint_steps(folder):
                 raise FileExistsError(
                     f"{folder} holds a run of {steps[-1]} steps; "
-                    "pass resume=True to go on with it, or name another folder"
+                    "pass resume=True to go on with it (--resume), or name another folder"
                 )
         run = _Run(key, step, state, config, folder, settings, evaluate, start)
         run.remember_best()
