@@ -8,7 +8,7 @@ COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-in
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow docs worlds results bench faults lock clean
+.PHONY: help demo test test-slow docs pictures worlds results bench faults lock clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,6 +28,10 @@ test-slow: $(INSTALLED)  ## run the slow tests only
 
 docs: $(INSTALLED)       ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
+
+pictures: $(INSTALLED)   ## draw Alice's model, Figure 1 and the walks through the source: docs/_static
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/walks.py
 
 worlds: $(INSTALLED)     ## evaluate in four worlds with something hidden, and draw docs/_static/world_*.svg
 	$(BIN)/python docs/worlds.py

@@ -68,7 +68,7 @@ ROWS = [
         "benchmarks/evaluation.json",
         ("ratio to numpy",),
         4.0,
-        "six fits of 20 steps over 9·10⁵ steps; reading the log is 0.2 s of 1.0",
+        "three passes over 9·10⁵ steps, 30 MB each: 10 ms; ours takes 410, of which 100 are reading and weights",
         "evaluation",
     ),
     Row(

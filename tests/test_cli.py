@@ -157,6 +157,7 @@ def test_what_computes_is_a_command(name):
     assert name in COMMANDS
 
 
+@pytest.mark.slow
 def test_commands_that_compute_have_all_cores():
     program = """
 import os, jax
@@ -208,3 +209,18 @@ def test_the_doctor_finds_nothing(capsys):
     told = capsys.readouterr().out
     assert "methods agree with the truth" in told
     assert "[plots]" in told
+
+
+def test_a_shell_completes_commands_and_options(tmp_path):
+    script = tmp_path / "coulda.bash"
+    script.write_text(run("--completion", "bash").stdout)
+    ask = "source {0}; COMP_WORDS=(coulda {1}); COMP_CWORD={2}; _coulda; echo ${{COMPREPLY[*]}}"
+    for words, place, found in (
+        ("eva", 1, "evaluate"),
+        ("evaluate --mod", 2, "--model"),
+        ("episodes con", 2, "convert"),
+        ("fit --columns.epi", 2, "--columns.episode"),
+    ):
+        shown = subprocess.run(["bash", "-c", ask.format(script, words, place)], capture_output=True, text=True)
+        assert shown.stdout.split() == [found], shown.stderr
+    assert "bash" in run("--completion", "fish").stderr

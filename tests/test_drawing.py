@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from coulda.evaluation import Comparison, Estimate, Interval
-from coulda.evaluation.drawing import draw_errors, draw_estimates
-from coulda.evaluation.on_scenarios import STEPS
+from coulda.evaluation.drawing import STEPS, draw_errors
 from coulda.studies import impala, relatives, sepsis, sepsis_control
 
 INTERVAL = Interval(0.5, 1.5, 0.95, "student")
@@ -42,8 +41,10 @@ def written(draw: Callable[..., None], *what) -> Callable[[Path], bytes]:
 
 
 DRAWINGS = {
-    "estimates": written(draw_estimates, COMPARISON),
-    "errors": written(draw_errors, COMPARISON),
+    "estimates": lambda path: COMPARISON.plot().save(path.with_suffix(".png")).read_bytes(),
+    "errors": lambda path: draw_errors(COMPARISON).save(path.with_suffix(".png")).read_bytes(),
+    "terms": lambda _: ESTIMATES["MB-PE"].plot()._repr_svg_().encode(),
+    "difference": lambda _: COMPARISON.difference("MB-PE", "careful", "bold").plot()._repr_svg_().encode(),
     "sepsis": written(sepsis.draw_estimates, ROWS),
     "pairing": written(sepsis_control.draw_pairing, PAIRING),
     "relatives": lambda _: relatives.draw("GPS", CURVES).encode(),

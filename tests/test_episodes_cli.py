@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tyro
 
-from coulda.cli.episodes import Convert, Info, Validate, summary
+from coulda.cli.episodes import Convert, Info, Validate
 from coulda.episodes import LogError, read_any, write_any
+from coulda.episodes.facts import facts_of
 from coulda.errors import CouldaError
 from tests.test_episodes_files import small_log
 
@@ -24,8 +25,8 @@ def test_info(path: Path, capsys):
     log = small_log()
     assert f"{log.num_steps:,}" in printed
     assert "Discrete(4)" in printed
-    assert summary(log) == summary(read_any(path))
-    assert f"{log.episode_returns.mean():.4g}" in summary(log)["return"]
+    assert log.facts == facts_of(log.schema, read_any(path).batches())
+    assert f"{log.episode_returns.mean():.4g}" in log.facts["return"]
 
 
 def test_validate(path: Path, capsys):

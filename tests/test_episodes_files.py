@@ -27,7 +27,6 @@ from coulda.episodes import (
     read_any,
     read_minari,
     read_table,
-    to_frame,
     write_any,
     write_log,
     write_minari,
@@ -259,7 +258,7 @@ def cell(row: int, **values):
     )
 
 
-# The frame of `to_frame(small_log())`; its first episode has five steps and a closing row.
+# The frame of `small_log().to_frame()`; its first episode has five steps and a closing row.
 IN_TABLES = {
     "no reward column": (lambda f: f.drop(columns="reward"), "field 'reward': no such column"),
     "no rows": (lambda f: f.iloc[:0], "the table has no rows"),
@@ -302,12 +301,12 @@ def test_malformed_tables(change, message):
     log = small_log()
     assert log.lengths[0] == 5
     with pytest.raises(LogError, match=message) as error:
-        from_frame(change(to_frame(log)), action_space=spaces.Discrete(3), file="ward.csv")
+        from_frame(change(log.to_frame()), action_space=spaces.Discrete(3), file="ward.csv")
     assert str(error.value).startswith("ward.csv")
 
 
 def test_distributions_that_do_not_sum_to_one():
-    frame = to_frame(small_log()).drop(columns="probability")
+    frame = small_log().to_frame().drop(columns="probability")
     frame[["probability_0", "probability_1", "probability_2"]] = [[0.5, 0.3, 0.1]] * len(frame)
     with pytest.raises(LogError, match=r"episode 0, step 0, field 'probability': \[.*\] is not a distribution"):
         from_frame(frame)

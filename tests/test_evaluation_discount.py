@@ -108,6 +108,7 @@ def test_weights_of_the_search_are_discounted():
     assert objective.log_weights(TARGET, trajectories)[0, 0] < objective.log_weights(TARGET, trajectories)[0, 1]
 
 
+@pytest.mark.slow
 def test_the_report_says_so(table, log):
     sentences = " ".join(summarize(tabulate(table)))
     assert "discounted by 0.7 a step" in sentences

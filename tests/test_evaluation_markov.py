@@ -9,6 +9,8 @@ from coulda.episodes import collect, fit_behavior
 from coulda.evaluation import DoublyRobust, FittedQ, TableQ
 from coulda.evaluation.fitted_q import (
     DENSE_CELLS,
+    FOLDS,
+    cross_fitted,
     default_regression,
     fit_values,
     iterated_values,
@@ -68,7 +70,7 @@ def test_false_alarms_are_as_rare_as_promised():
     assert alarms < 10
 
 
-@pytest.mark.parametrize("policy", [TARGET, Stubborn()], ids=["table", "memory"])
+@pytest.mark.parametrize("policy", [TARGET, pytest.param(Stubborn(), marks=pytest.mark.slow)], ids=["table", "memory"])
 def test_sums_made_once_are_the_iteration(policy):
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
     regression, steps = table_of(policy, log)
@@ -80,6 +82,22 @@ def test_sums_made_once_are_the_iteration(policy):
     live = np.asarray(steps.live)
     np.testing.assert_allclose(np.asarray(quick.q)[live], np.asarray(plain.q)[live], atol=1e-5)
     np.testing.assert_allclose(np.asarray(quick.v[:, :-1])[live], np.asarray(plain.v[:, :-1])[live], atol=1e-5)
+
+
+def test_folds_from_sums_made_once_are_fits_to_the_others():
+    """A fold's values are those of a fit that has never seen it; the twin's fit has seen all."""
+    log = collect(jax.random.key(0), triage(), BEHAVIOR, 60)
+    regression, steps = table_of(TARGET, log)
+    q, v = cross_fitted(KEY, regression, steps)
+    fold, live = np.asarray(jax.random.permutation(KEY, 60)) % FOLDS, np.asarray(steps.live)
+    everything = fit_values(regression, steps, np.ones(60, np.float32))
+    for number in range(FOLDS):
+        out = fold == number
+        others = fit_values(regression, steps, (~out).astype(np.float32))
+        kept = lambda values, out=out: np.where(live, values, 0.0)[out]
+        np.testing.assert_allclose(q[out], kept(others.q), atol=1e-5)
+        np.testing.assert_allclose(v[out, 0], np.asarray(others.v)[out, 0], atol=1e-5)
+        assert np.abs(q[out] - kept(everything.q)).max() > 1e-3
 
 
 def test_counted_transitions_against_a_worked_example():

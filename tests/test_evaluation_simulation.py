@@ -242,6 +242,7 @@ def test_where_states_are_hidden_and_probabilities_missing_the_behavior_may_be_t
     assert simulated(changed(reward=2 * REWARD), without_probabilities(logged("triage"))).verdict == "do not trust"
 
 
+@pytest.mark.slow
 def test_only_where_there_is_no_hindsight_and_once_for_all_policies():
     wrong, log = changed(reward=2 * REWARD), logged("triage")
     policies = {"target": TARGET, "behavior": BEHAVIOR}

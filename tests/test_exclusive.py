@@ -79,6 +79,7 @@ def test_a_second_process_is_refused_and_goes_on_when_the_first_is_killed(tmp_pa
     assert sorted(json.loads((tmp_path / "seconds.json").read_text())) == [path.name for path in made]
 
 
+@pytest.mark.slow
 def test_processes_that_take_turns_lose_nothing(tmp_path):
     refused = 0
     with working_at_once("take_turns", tmp_path, "ab") as processes:

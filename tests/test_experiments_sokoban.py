@@ -100,6 +100,7 @@ def test_a_policy_comes_back_from_its_file(tmp_path):
 # The solver as an expert.
 
 
+@pytest.mark.slow
 def test_the_solver_solves_what_it_plans_in():
     levels = draw_levels(jax.random.key(0), WORLD, "truth", 32)
     environment = make_sokoban(levels, WORLD)
@@ -192,6 +193,7 @@ def test_a_changed_setting_makes_only_what_depends_on_it_anew(smoke):
     assert {name.rpartition("-")[0] for name in new} == {"levels-truth"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured", [32, 0])
 def test_a_policy_by_impala_is_a_stage_too(tmp_path, measured):
     recipe = ImpalaRecipe(network=SMALLEST_POLICY, updates=3, batch=4, levels=64, seed=5)

@@ -151,6 +151,7 @@ def fitted_vectors():
     return log, fit(jax.random.key(0), log, NeuralFit("triangular", updates=30))
 
 
+@pytest.mark.slow
 def test_hindsight_replays_and_is_of_the_member_that_never_saw_the_episode(fitted_vectors):
     log, fitted = fitted_vectors
     _, fold = deal(log, 5)
@@ -186,6 +187,7 @@ def _replayed(model, scenarios, episodes):
     return jax.vmap(one)(scenarios, episodes)
 
 
+@pytest.mark.slow
 def test_dimensions_without_noise_are_found(fitted_vectors):
     _, fitted = fitted_vectors
     assert np.asarray(fitted.model.noisy).tolist() == [True, False, True]
@@ -405,23 +407,26 @@ def _controlled() -> EpisodeLog:
 # ---------------------------------------------------------------- artifacts, and what is refused
 
 
-def test_fitted_models_come_back_from_the_disk(tmp_path, fitted_vectors):
-    table_log = numbered([([0, 1, 2], [0, 1], [0.0, 1.0]), ([0, 2], [0], [5.0]), ([1, 2], [1], [5.0])] * 4)
-    _, fitted = fitted_vectors
+def comes_back(path, one):
+    save_fitted(path, one)
+    again = load_fitted(path)
+    assert again.recipe == one.recipe
+    assert str(again) == str(one)
+    pairs = zip(*map(jax.tree.leaves, ((one.model, one.source), (again.model, again.source))), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert jax.tree.structure(again.source) == jax.tree.structure(one.source)
+
+
+def test_fitted_tables_come_back_from_the_disk(tmp_path):
+    log = numbered([([0, 1, 2], [0, 1], [0.0, 1.0]), ([0, 2], [0], [5.0]), ([1, 2], [1], [5.0])] * 4)
+    comes_back(tmp_path / "seen", fit(jax.random.key(0), log, TabularFit("inverse_cdf", folds=2)))
     hidden = HiddenFit(2, "inverse_cdf", rounds=2, starts=1, folds=2)
-    made = [
-        fitted,
-        fit(jax.random.key(0), table_log, TabularFit("inverse_cdf", folds=2)),
-        fit(jax.random.key(0), table_log, hidden),
-    ]
-    for number, one in enumerate(made):
-        save_fitted(tmp_path / str(number), one)
-        again = load_fitted(tmp_path / str(number))
-        assert again.recipe == one.recipe
-        assert str(again) == str(one)
-        pairs = zip(*map(jax.tree.leaves, ((one.model, one.source), (again.model, again.source))), strict=True)
-        assert all(np.array_equal(a, b) for a, b in pairs)
-        assert jax.tree.structure(again.source) == jax.tree.structure(one.source)
+    comes_back(tmp_path / "hidden", fit(jax.random.key(0), log, hidden))
+
+
+@pytest.mark.slow
+def test_fitted_networks_come_back_from_the_disk(tmp_path, fitted_vectors):
+    comes_back(tmp_path / "vectors", fitted_vectors[1])
 
 
 ONE_EACH = [([0, 1], [0], [0.0])] * 3

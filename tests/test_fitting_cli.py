@@ -20,7 +20,7 @@ WORLD = "from tests.triage import TARGET\n"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ward")
-    write_any(folder / "log.csv", collect(jax.random.key(0), triage(), BEHAVIOR, 400))
+    write_any(folder / "log.csv", collect(jax.random.key(0), triage(), BEHAVIOR, 1000))  # as in tests of evaluation
     (folder / "world.py").write_text(WORLD)
     return folder
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from coulda.cli import main
 from coulda.environments import tiger
-from coulda.episodes import Schema, checked_log, collect, policy_in_frame, to_frame, write_log
+from coulda.episodes import Schema, checked_log, collect, policy_in_frame, write_log
 from coulda.errors import CouldaError
 from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, OnScenarios, compare, model_free
 from coulda.evaluation.reading import read
@@ -80,7 +80,7 @@ def values(comparison, name):
 def table():
     asked = Counted()
     policies = {"inside": Linear(), "outside": as_policy(asked, TWO)}
-    frame = to_frame(LOG)
+    frame = LOG.to_frame()
     every = softmax(LOG.observation @ WEIGHT.T)
     last = np.cumsum(LOG.lengths + 1) - 1
     frame["new"] = np.nan
@@ -116,7 +116,7 @@ def test_columns_are_the_policy_where_they_suffice(table):
 def test_other_columns_give_another_table(table):
     """The twin: the probabilities of another log's order are not these."""
     comparison, _ = table
-    frame = to_frame(LOG)
+    frame = LOG.to_frame()
     frame["new"] = 0.25
     found = ImportanceSampling("per_decision").estimate(KEY, policy_in_frame(frame, "new"), LOG)
     assert abs(found.value - values(comparison, "inside")["PDIS"]) > 1e-3
@@ -352,7 +352,7 @@ def test_what_is_no_policy_is_told():
 
 
 def test_columns_are_checked():
-    frame = to_frame(LOG)
+    frame = LOG.to_frame()
     with pytest.raises(CouldaError, match="no such column; the table has"):
         policy_in_frame(frame, "new")
     frame["new"] = 0.5
@@ -447,7 +447,7 @@ def test_the_command_takes_both_and_their_column(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "commanded.py").write_text(COMMANDED)
     log = collect(KEY, tiger(horizon=3, reparameterization="gumbel_max"), UniformPolicy(3), 60)
-    frame = to_frame(log)
+    frame = log.to_frame()
     table = np.array([[0.2, 0.1, 0.7], [0.2, 0.7, 0.1], [0.8, 0.1, 0.1]])
     frame[["new_0", "new_1", "new_2"]] = table[frame["observation"].to_numpy()]
     frame.to_parquet("log.parquet")

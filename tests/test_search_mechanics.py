@@ -111,6 +111,7 @@ class Counting(ScenarioSource):
         return Scenario(initial, u.transition, u.observation, u.action)
 
 
+@pytest.mark.slow
 def test_a_source_is_trained_online_on_privileged_pairs():
     def learn(key, source, u, episodes):
         first = jax.vmap(MODEL.initial)(u.initial).index

@@ -257,6 +257,7 @@ class Uniform(Policy):
         return carry, Categorical(probabilities=jnp.full(5, 0.2))
 
 
+@pytest.mark.slow
 def test_pomdp_contract():
     levels = generate(jax.random.key(3), 40)
     model = model_for(levels, horizon=20)

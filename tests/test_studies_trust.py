@@ -1,6 +1,7 @@
 """The study of trust: its truths, its logs, its generators and its summary are right."""
 
 import itertools
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -11,8 +12,9 @@ import pytest
 
 from coulda.evaluation.estimate import VERDICTS
 from coulda.studies import trust_held_out, trust_tuning
+from coulda.studies.thresholds import Thresholds, play
 from coulda.studies.trust import ORDER, Answer, Trust, World, ask, draw, read_worlds, share, summary, write_worlds
-from coulda.studies.trust_worlds import Case, Tables, make_log, truth_of
+from coulda.studies.trust_worlds import Case, Tables, exact_rewards, make_log, truth_of
 
 GENERATORS = {"A": trust_tuning, "B": trust_held_out}
 
@@ -231,6 +233,28 @@ def test_what_was_asked_is_not_asked_again(tmp_path):
     assert text == (tmp_path / "A.svg").read_text()
     assert "WIS" in text
     assert read_worlds(tmp_path / "none.jsonl") == []
+
+
+def test_worlds_that_are_played_in_numpy_return_what_their_tables_say():
+    case = first_case("A", family="pomdp", horizon=10)
+    pi = np.exp(np.asarray(case.target.logits, float))
+    acts = np.broadcast_to(pi, (pi.shape[1] + 1, *pi.shape))
+    played = play(np.random.default_rng(0), case.environment, acts, 20_000).reward.sum(1)
+    # Four standard errors: fails once in 16,000 seeds; the seed is fixed.
+    limit = 4 * played.std() / np.sqrt(len(played))
+    assert abs(played.mean() - exact_rewards(case.environment, pi).sum()) < limit
+    other = exact_rewards(case.environment, pi[:, ::-1]).sum()
+    assert abs(played.mean() - other) > limit, "another policy must be seen"
+
+
+@pytest.mark.slow
+def test_thresholds_are_measured_and_written(tmp_path):
+    found = Thresholds(worlds=20, out=tmp_path / "powers.json").run()
+    told = json.loads((tmp_path / "powers.json").read_text())
+    assert told["models"] == found["models"]
+    answers = found["intervals of what is trusted"]
+    assert answers["both"]["share"] >= max(answers["bca"]["share"], answers["student"]["share"])
+    assert sum(band["of"] for band in found["spread"]) > 0
 
 
 @pytest.mark.slow

@@ -95,6 +95,20 @@ def test_a_resumed_run_ends_where_it_would_have(tmp_path):
     assert checkpoint_steps(tmp_path / "cut")[-1] == 6
 
 
+def test_a_run_goes_on_from_another_checkpoint_where_the_newest_is_damaged(tmp_path, capsys):
+    options = ["--world", "tiger", "--updates", "4"]
+    trained(tmp_path, *options)
+    state = checkpoint_path(tmp_path, 4) / "state.safetensors"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:-1])
+    with pytest.raises(SystemExit) as stopped:
+        trained(tmp_path, *options, "--resume")
+    assert stopped.value.code == 2
+    assert "the newest good checkpoint is step=2; --from-step 2 goes on" in capsys.readouterr().err.replace("\n", " ")
+    trained(tmp_path, *options, "--from-step", "2")
+    assert state.read_bytes() == whole
+
+
 @pytest.mark.slow
 def test_other_processes_make_the_same_run(tmp_path):
     options = ["--world", "tiger", "--updates", "4", "--max-staleness", "1"]

@@ -12,7 +12,7 @@ from jax import Array
 from jax.core import Tracer
 
 from coulda.abduction import Abduction, Evidence, Posterior, choose
-from coulda.noise import Empirical, effective_sample_size, merge
+from coulda.noise import Empirical, check_key, effective_sample_size, merge
 from coulda.scm import SCM, Intervention, SCMError, do
 from coulda.scm.graph import descendants
 
@@ -127,6 +127,7 @@ def counterfactual(
     >>> round(float(result.mean("Y")), 4), float(result.standard_error("Y")), result.method
     (1.9, 0.0, 'inversion, exact for this evidence')
     """
+    check_key(key)
     evidence = {name: jax.tree.map(partial(_finite, name), value) for name, value in evidence.items()}
     intervention = do() if intervention is None else intervention
     nodes = None if query is None else tuple(query)

@@ -1,11 +1,34 @@
 """Figures as bytes that are the same each time, without pyplot: a notebook keeps its backend."""
 
 import io
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from coulda.errors import CouldaError
 from coulda.extras import require
+from coulda.storage import replace_file
 
-__all__ = ["as_png", "as_svg", "new_figure"]
+__all__ = ["Picture", "as_png", "as_svg", "new_figure"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that notebooks show as it is, and that `save("picture.svg")` or `save("picture.png")` writes."""
+
+    figure: Any
+    """Matplotlib's, to change at will."""
+
+    def save(self, path: Path | str) -> Path:
+        """Write it, whole or not at all; the format is the file's ending, svg or png."""
+        path = Path(path)
+        if path.suffix not in (".svg", ".png"):
+            raise CouldaError(f"{path} ends with '{path.suffix}'; pictures are saved as .svg or .png")
+        replace_file(path, as_png(self.figure) if path.suffix == ".png" else as_svg(self.figure).encode())
+        return path
+
+    def _repr_svg_(self) -> str:
+        return as_svg(self.figure)
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -37,12 +37,26 @@ __all__ = [
     "Normal",
     "Point",
     "Uniform",
+    "check_key",
     "effective_sample_size",
     "mix",
 ]
 
 Noise = Any
 """One draw: a pytree of arrays."""
+
+
+def check_key(key: Any) -> None:
+    """Refuse what is no key: a number is not one, so that nobody draws twice with the same by mistake.
+
+    >>> check_key(0)
+    Traceback (most recent call last):
+    coulda.errors.CouldaError: key is 0, which is no key of JAX's; give jax.random.key(0)
+    """
+    if isinstance(key, Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32):
+        return
+    example = key if isinstance(key, int) else 0
+    raise CouldaError(f"key is {str(key)[:60]}, which is no key of JAX's; give jax.random.key({example})")
 
 
 class NoiseDistribution(eqx.Module):

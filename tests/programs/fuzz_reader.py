@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def _label(cell: Any, rows: list[dict[str, Any]]) -> Any:
 
 
 def _flag(cell: Any) -> int:
-    text = str(cell).strip().lower()
+    text = str(float(cell) if isinstance(cell, Decimal) else cell).strip().lower()
     if text not in FLAGS:
         raise NoTableError
     return FLAGS[text]

@@ -61,10 +61,20 @@ def main(arguments: list[str] | None = None) -> None:
         from importlib.metadata import version
 
         print(f"coulda {version('coulda')}")
+    elif name == "--completion":
+        _complete(rest)
     elif name not in COMMANDS:
         _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}.")
     else:
         _run(name, rest)
+
+
+def _complete(arguments: list[str]) -> None:
+    from coulda.cli.completion import script
+
+    if arguments != ["bash"]:
+        _fail(f"--completion is given '{' '.join(arguments)}'; give bash, which zsh understands too with bashcompinit")
+    print(script())
 
 
 def _run(name: str, arguments: list[str]) -> None:
@@ -150,8 +160,9 @@ def _help() -> str:
         "What would have happened, had we acted differently? Counterfactual evaluation and\n"
         "policy search on logged experience.\n\n"
         f"{commands}\n\n"
-        "  --help      this page; `coulda COMMAND --help` for each command's\n"
-        "  --version   the version\n\n"
+        "  --help             this page; `coulda COMMAND --help` for each command's\n"
+        "  --version          the version\n"
+        "  --completion bash  completion of commands and options, to be sourced\n\n"
         "COULDA_TRACEBACK=1 shows where an error came from. Compiled programs are kept in\n"
         "~/.cache/coulda; COULDA_CACHE=off keeps none, COULDA_CACHE=FOLDER keeps them there."
     )

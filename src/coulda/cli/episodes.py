@@ -11,6 +11,7 @@ from rich.table import Table
 
 from coulda.cli.showing import Screen, plain
 from coulda.episodes import Columns, EpisodeLog, StoredLog, fit_behavior, read_any, write_any
+from coulda.episodes.facts import facts_of
 from coulda.progress import bar
 
 LogPath = Annotated[Path, tyro.conf.Positional]
@@ -30,7 +31,7 @@ class Info:
         """Print the summary."""
         log = read_any(self.log, self.columns)
         table = Table("", plain(str(self.log)), title="episodes")
-        for name, value in summary(log).items():
+        for name, value in facts_of(log.schema, _batches(log, "reading")).items():
             table.add_row(name, plain(value))
         Screen().print(table)
 
@@ -91,31 +92,6 @@ def _probabilities(log: EpisodeLog) -> str:
     if share in (0, 1):
         return f"{'' if share else 'no '}probabilities of actions"
     return f"probabilities of actions at {share:.1%} of the steps only, so that no weights can be made"
-
-
-def summary(log: EpisodeLog | StoredLog) -> dict[str, str]:
-    """What a person wants to know of a log, reading it in batches."""
-    lengths, returns, terminated, known = [], [], [], 0
-    for batch in _batches(log, "reading"):
-        lengths.append(batch.lengths)
-        returns.append(batch.episode_returns)
-        terminated.append(batch.terminated)
-        known += int((~np.isnan(batch.log_prob)).sum())
-    length, total = np.concatenate(lengths), np.concatenate(returns)
-    error = f" ± {total.std(ddof=1) / np.sqrt(len(total)):.4g}" if len(total) > 1 else ""
-    share = known / log.num_steps
-    return {
-        "episodes": f"{len(log):,}",
-        "steps": f"{log.num_steps:,}",
-        "length": f"{length.min()} … {length.max()}, median {np.median(length):g}",
-        "return": f"{total.mean():.4g}{error} (mean ± standard error), {total.min():.4g} … {total.max():.4g}",
-        "came to their end": f"{np.concatenate(terminated).mean():.1%}",
-        "observations": str(log.schema.observation_space),
-        "last observation": log.schema.last_observation,
-        "actions": str(log.schema.action_space),
-        **({"understood": log.schema.sentence} if log.schema.notes or log.schema.action_names else {}),
-        "behavior probabilities": "unknown" if known == 0 else f"{log.schema.behavior}, at {share:.1%} of the steps",
-    }
 
 
 def _batches(log: EpisodeLog | StoredLog, what: str) -> Iterator[EpisodeLog]:

@@ -16,7 +16,7 @@ from coulda.cli.showing import Screen, plain
 from coulda.episodes import Columns
 from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Precision, Returns
-from coulda.evaluation.drawing import draw_errors, draw_estimates
+from coulda.evaluation.drawing import draw_errors
 from coulda.executors import Executor
 from coulda.fitting import Fitted, recipe_for
 from coulda.hindsight import Prior
@@ -90,6 +90,10 @@ class Evaluate:
 
     def run(self) -> None:
         """Print the table; write it where asked."""
+        if not self.policy:
+            raise CouldaError(
+                "there is no policy to evaluate; add --policy file.py:name, or column:x of the log's table"
+            )
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
             check_place(self.out)
@@ -100,7 +104,7 @@ class Evaluate:
         recipe, about_fit = self._fitted(recipe, console)
         told = (*told, *about_fit)
         total = None if recipe.on_scenarios is None else len(recipe.episodes)
-        if recipe.on_scenarios is not None:
+        if recipe.on_scenarios is not None and recipe.fitted is None:  # a fit brings its own, and has said so
             with bar("choosing where scenarios come from", None):
                 told = (*told, f"Scenarios: {recipe.on_scenarios.choice.why}.")
                 _ = recipe.against  # before the work: a wrong name should cost nothing
@@ -110,8 +114,11 @@ class Evaluate:
         console.print(table(comparison))
         if comparison.asked.beyond_the_mean:
             console.print(distributions(comparison))
-        for sentence in warnings_of(comparison):
-            console.print(sentence)
+        for difference in comparison.differences(self.level):
+            console.print(str(difference), highlight=False, soft_wrap=True, markup=False)
+        for doubt in comparison.doubts():
+            style = STYLES[doubt.verdict]
+            console.print(f"[{style}]{plain(doubt.about)}: {doubt.verdict}.[/] {plain(doubt.sentence)}")
         if (rivals := recipe.rivals(jax.random.fold_in(key, 2))) is not None:
             console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
             told = (*told, rivals.sentence)
@@ -121,18 +128,15 @@ class Evaluate:
 
     def _fitted(self, recipe: EvaluationRecipe, console: Console) -> tuple[EvaluationRecipe, tuple[str, ...]]:
         """Fit a model where none is named, and say so; or what keeps one from being fitted."""
-        if self.model is not None or not self.fit:
+        if self.model is not None:
             return recipe, ()
-        if any(name.startswith(COLUMN) for name in self.policy):  # which cannot be run in a model
-            return replace(recipe, fit=False), ()
-        try:
-            _, why = recipe_for(recipe.episodes)
-            with bar("fitting a model to the log", None):
-                assert recipe.fitted is not None
-            said = f"No model is named, so one was fitted to the log: {why}. The fit: {recipe.fitted.trusted}."
-        except CouldaError as error:
-            said = f"No model is named, and none could be fitted to the log: {error}"
+        if not self.fit:
+            said = f"No model is named, and none is fitted: {WITHOUT_MODEL}"
+        elif any(name.startswith(COLUMN) for name in self.policy):
+            said = f"A policy that is a column of the log cannot be run in a model: {WITHOUT_MODEL}"
             recipe = replace(recipe, fit=False)
+        else:
+            recipe, said = _fit(recipe)
         console.print(said, highlight=False, soft_wrap=True, markup=False)
         return recipe, (said,)
 
@@ -177,9 +181,9 @@ class Evaluate:
         fitted: Fitted | None,
     ) -> None:
         replace_json(out / "table.json", comparison.plain())
-        draw_estimates(comparison, out / "estimates.png")
+        comparison.plot().save(out / "estimates.png")
         if comparison.truth and fitted is None and self.model is not None:
-            draw_errors(comparison, out / "errors.png")
+            draw_errors(comparison).save(out / "errors.png")
         found = tabulate(comparison)
         # By the last part of their paths, which differ between machines.
         names = {"log": self.log, "model": self.model, "scenarios": self.scenarios, "environment": self.environment}
@@ -194,17 +198,19 @@ class Evaluate:
 
 COMMANDS = Evaluate
 
+WITHOUT_MODEL = "there is no MB-PE and no CF-PE in the table."
 
-def warnings_of(comparison: Comparison) -> list[str]:
-    """What speaks against rows, for the terminal; once for all methods of a policy of which the same is to be said."""
-    methods: dict[tuple[str, str, str], list[str]] = {}
-    for name, estimate in comparison.rows():
-        if estimate.verdict != "trust":
-            methods.setdefault((name, estimate.verdict, estimate.reasons), []).append(estimate.method)
-    return [
-        f"[{STYLES[verdict]}]{plain(name)}, {', '.join(found)}: {verdict}.[/] {plain(reasons)}"
-        for (name, verdict, reasons), found in methods.items()
-    ]
+
+def _fit(recipe: EvaluationRecipe) -> tuple[EvaluationRecipe, str]:
+    """With a fitted model where one can be, and what is to be said of it."""
+    try:
+        _, why = recipe_for(recipe.episodes)
+        with bar("fitting a model to the log", None):
+            assert recipe.fitted is not None
+        return recipe, f"No model is named, so one was fitted to the log: {why}. The fit: {recipe.fitted.trusted}."
+    except CouldaError as error:
+        said = f"No model is named, and none could be fitted to the log, so that {WITHOUT_MODEL} {error}"
+        return replace(recipe, fit=False), said
 
 
 def table(comparison: Comparison) -> Table:

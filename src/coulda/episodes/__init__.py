@@ -16,7 +16,7 @@ from coulda.episodes.minari import read_minari, write_minari
 from coulda.episodes.policy_columns import policy_in_frame, policy_in_table
 from coulda.episodes.recorder import Recorder
 from coulda.episodes.rows import Columns
-from coulda.episodes.tables import from_frame, read_table, to_frame, write_table
+from coulda.episodes.tables import from_frame, read_table, write_table
 from coulda.episodes.validation import LogError, checked_log, from_episodes
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "read_minari",
     "read_table",
     "to_arrays",
-    "to_frame",
     "write_any",
     "write_log",
     "write_minari",

@@ -9,6 +9,7 @@ from jax import Array
 
 from coulda.episodes.log import EpisodeLog, Schema, concatenate, spans
 from coulda.episodes.validation import checked_log
+from coulda.noise import check_key
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, Actor, Episode, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
@@ -24,6 +25,7 @@ def collect_batches(
     key: Array, environment: POMDP, policy: Actor, num_episodes: int, batch_size: int = 16384
 ) -> Iterator[EpisodeLog]:
     """The same, a batch at a time, so that `write_log` can write a log larger than memory."""
+    check_key(key)
     schema = Schema(environment.observation_space, environment.action_space)
     if isinstance(policy, Policy):
         check_policy_fits(policy, environment)

@@ -17,6 +17,7 @@ from coulda.episodes.log import EpisodeLog, Schema, concatenate, sizes_of_batche
 from coulda.episodes.spaces import Spec, check_leaves, space_tree, spec_of
 from coulda.episodes.validation import LogError, Source, check_npz, checked_log
 from coulda.errors import CouldaError
+from coulda.notebooks import facts_table
 from coulda.storage import Artifact, Kind, read_artifact, write_artifact
 
 
@@ -47,7 +48,7 @@ SHARD = 2**22
 """Bytes of a shard, about: so many that to open it costs little, and so few that it can be read for one batch of it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoredLog:
     """A log on disk, read one shard at a time; each shard's digest, counts and values are checked as it is."""
 
@@ -59,6 +60,13 @@ class StoredLog:
     def __len__(self) -> int:
         """The number of episodes."""
         return sum(shard.episodes for shard in self.shards.values())
+
+    def __repr__(self) -> str:
+        return f"<StoredLog {self.path}: {len(self):,} episodes, {self.num_steps:,} steps; {self.schema.sentence}>"
+
+    def _repr_html_(self) -> str:
+        told = {"episodes": f"{len(self):,}", "steps": f"{self.num_steps:,}", "longest": f"{self.max_length:,} steps"}
+        return facts_table(f"StoredLog {self.path}", told | {"holds": self.schema.sentence})
 
     @property
     def num_steps(self) -> int:

@@ -4,16 +4,22 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.drawing import Picture
+from coulda.episodes.facts import draw_log, facts_of
 from coulda.errors import CouldaError
+from coulda.noise import check_key
+from coulda.notebooks import facts_table
 from coulda.pomdp import Episode
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Schema:
         return "; ".join([done, seen, *self.notes])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EpisodeLog(Sequence[Episode]):
     """N episodes of any lengths T_1 … T_N: a sequence of `Episode`s without padding.
 
@@ -77,12 +83,21 @@ class EpisodeLog(Sequence[Episode]):
         if isinstance(index, slice):
             chosen = range(len(self))[index]
             return self._between(chosen.start, chosen.stop) if chosen.step == 1 else self.take(chosen)
-        i = range(len(self))[index]
+        i = self._number(index)
         start, end = self.starts[i], self.starts[i] + self.lengths[i]
         observed = slice(start + i, end + i + 1)
         observation = jax.tree.map(lambda x: x[observed], self.observation)
         action = jax.tree.map(lambda x: x[start:end], self.action)
         return unpadded(observation, action, self.reward[start:end], self.log_prob[start:end])
+
+    def _number(self, index: Any) -> int:
+        """Of an episode, counted from 0 or, below it, from the end."""
+        try:
+            return range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"log[{index}]: the log has {len(self):,} episodes, 0 to {len(self) - 1}") from None
+        except TypeError:
+            raise TypeError(f"log[{index!r}]: an episode is named by its number, or several by a slice") from None
 
     def _between(self, first: int, end: int) -> "EpisodeLog":
         """The log of neighbors, which share their memory with this one."""
@@ -98,6 +113,27 @@ class EpisodeLog(Sequence[Episode]):
             self.lengths[first:end],
             self.terminated[first:end],
         )
+
+    def __repr__(self) -> str:
+        return f"<EpisodeLog of {len(self):,} episodes, {self.num_steps:,} steps; {self.schema.sentence}>"
+
+    def _repr_html_(self) -> str:
+        return facts_table("EpisodeLog", self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Counts, lengths, returns, ends, spaces and probabilities, each in a few words."""
+        return facts_of(self.schema, [self])
+
+    def plot(self) -> Picture:
+        """How often which return, and which length; needs the extra `plots`."""
+        return draw_log(self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per step, with the default `Columns`; the last observation is a row of its own. Needs `tables`."""
+        from coulda.episodes.tables import frame_of  # which reads logs, and so imports this file
+
+        return frame_of(self)
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -167,16 +203,18 @@ class EpisodeLog(Sequence[Episode]):
             raise CouldaError(f"horizon {horizon} is shorter than episode {longest}, which has {self.max_length} steps")
         live = np.arange(horizon) < self.lengths[:, None]
         at, observed = padding(self.lengths, horizon), padding(self.lengths + 1, horizon + 1)
-        return Episode(
-            jax.tree.map(lambda x: jnp.asarray(x[observed]), self.observation),
-            jax.tree.map(lambda x: jnp.asarray(x[at]), self.action),
-            jnp.asarray(np.where(live, self.reward[at], 0)),
-            jnp.asarray(live),
-            jnp.asarray(np.where(live, self.log_prob[at], 0)),
+        columns = (
+            jax.tree.map(lambda x: x[observed], self.observation),
+            jax.tree.map(lambda x: x[at], self.action),
+            np.where(live, self.reward[at], 0),
+            live,
+            np.where(live, self.log_prob[at], 0),
         )
+        return Episode(*jax.device_put(columns))  # which, unlike `asarray`, compiles no program
 
     def sample(self, key: Array, num_episodes: int) -> "EpisodeLog":
         """A minibatch: episodes drawn uniformly with replacement. Consumes `key`."""
+        check_key(key)
         return self.take(jax.random.randint(key, (num_episodes,), 0, len(self)))
 
     def batches(self, size: int = 4096) -> Iterator["EpisodeLog"]:

@@ -83,8 +83,8 @@ def _understood(
     return checked_log(schema, observation, done.values, reward, lengths, terminated, log_prob, rows)
 
 
-def to_frame(log: EpisodeLog) -> "pd.DataFrame":
-    """The log as a data frame with the default `Columns`; the last observation is a row of its own."""
+def frame_of(log: EpisodeLog) -> "pd.DataFrame":
+    """What `EpisodeLog.to_frame` gives."""
     pandas = require("pandas", extra="tables")
     if not isinstance(log.observation, np.ndarray) or not isinstance(log.action, np.ndarray):
         raise CouldaError("a table holds one array of observations and one of actions, not trees; use write_log")
@@ -132,12 +132,12 @@ def read_frame(path: Path | str | Sequence[Path]) -> tuple[Any, Place]:
 
 
 def write_table(path: Path | str, log: EpisodeLog) -> None:
-    """Write `to_frame(log)` as `.parquet` or `.csv`; it appears whole, or not at all.
+    """Write `log.to_frame()` as `.parquet` or `.csv`; it appears whole, or not at all.
 
     A CSV can be cut anywhere and still be one: it has a column more, `rows_in_file`, whose one cell says how many.
     """
     pandas = require("pandas", extra="tables")
-    path, frame, file = Path(path), to_frame(log), io.BytesIO()
+    path, frame, file = Path(path), frame_of(log), io.BytesIO()
     if path.suffix == ".parquet":
         frame.to_parquet(file, index=False)
     else:

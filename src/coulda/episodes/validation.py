@@ -104,6 +104,7 @@ def from_episodes(schema: Schema, episodes: Iterable[Episode], terminated: Any, 
     for i, (episode, length) in enumerate(zip(episodes, lengths, strict=True)):
         _check_shapes(schema.observation_space, "observation", episode.observation, length + 1, source, i)
         _check_shapes(schema.action_space, "action", episode.action, length, source, i)
+        _check_shapes(_NUMBER, "reward", episode.reward, length, source, i)
         _check_shapes(_ANY_NUMBER, "log_prob", episode.log_prob, length, source, i)
 
     def join(field: str) -> Any:

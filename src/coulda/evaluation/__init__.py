@@ -2,12 +2,13 @@
 
 Model files to imitate, in the order in which they import each other: `estimate`, `intervals`, `reading` (a log, read
 once), `method`, `diagnostics`, one file per family of methods (`importance`, `fitted_q`, `doubly_robust`,
-`on_scenarios` with its `model_checks` and `mismatch`, `on_policy`), and `comparison`.
+`on_scenarios` with its `model_checks` and `mismatch`, `on_policy`), `table` (what `shown` and `drawing` show), and
+`comparison`.
 """
 
-from coulda.evaluation.comparison import Comparison, Difference, compare, evaluate, model_free
+from coulda.evaluation.comparison import compare, evaluate, model_free
 from coulda.evaluation.doubly_robust import DoublyRobust
-from coulda.evaluation.drawing import draw_errors, draw_estimates
+from coulda.evaluation.drawing import draw_errors
 from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import ImportanceSampling
@@ -18,6 +19,7 @@ from coulda.evaluation.on_scenarios import OnScenarios
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.evaluation.sensitivity import coupling_bounds
+from coulda.evaluation.table import Comparison, Difference
 
 __all__ = [
     "Comparison",
@@ -43,7 +45,6 @@ __all__ = [
     "compare",
     "coupling_bounds",
     "draw_errors",
-    "draw_estimates",
     "evaluate",
     "model_free",
     "on_policy",

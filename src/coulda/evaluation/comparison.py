@@ -1,7 +1,9 @@
-"""`compare`: one table of all estimators for all policies, with paired differences and the episodes that flip."""
+"""`compare`: one table of all estimators for all policies."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,90 +12,21 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation.doubly_robust import DoublyRobust
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, Verdict, plain
+from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict, assumptions
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import KINDS, ImportanceSampling
-from coulda.evaluation.intervals import Precision, Returns, student
+from coulda.evaluation.intervals import Precision, Returns
 from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
 from coulda.evaluation.self_checks import as_known_by
+from coulda.evaluation.table import ByName, Comparison
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
+from coulda.noise import check_key
 from coulda.pomdp import POMDP, Policy
 from coulda.pomdp.batching import raised_as_they_are
-from coulda.progress import Advance
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How much better one policy is than another, on the same noise."""
-
-    method: str
-    policies: tuple[str, str]
-    value: float
-    """E[G] of the first minus that of the second."""
-    interval: Interval
-    variance_ratio: float
-    """Var of an unpaired difference over that of the paired one: how many times fewer episodes pairing needs."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The table: estimates by policy and method."""
-
-    estimates: dict[str, dict[str, Estimate]]
-    """`{policy: {method: Estimate}}`."""
-    logged_returns: np.ndarray
-    """G of each logged episode, `[N]`."""
-    truth: dict[str, float]
-    """E[G] of each policy, where it is known."""
-    asked: Returns = field(default_factory=Returns)
-    """What is asked of returns."""
-
-    def error(self, policy: str, method: str) -> float | None:
-        """|estimate - truth| / |truth|, the paper's relative error; None where one is not known or the truth is 0."""
-        value = self.estimates[policy][method].value
-        if value is None or not self.truth.get(policy):
-            return None
-        return abs(value - self.truth[policy]) / abs(self.truth[policy])
-
-    def difference(self, method: str, first: str, second: str, level: float = 0.95) -> Difference:
-        """First policy minus second by one method, paired episode by episode, with a Student interval."""
-        a, b = self.estimates[first][method], self.estimates[second][method]
-        if a.value is None or b.value is None:
-            raise CouldaError(f"{method} has no value for both of {first} and {second}: {a.status}, {b.status}")
-        if method == "FQE":
-            raise CouldaError("FQE has no terms of single episodes to pair; use another method")
-        paired = a.terms - b.terms
-        variance = paired.var(ddof=1)
-        ratio = float((a.terms.var(ddof=1) + b.terms.var(ddof=1)) / variance) if variance > 0 else float("inf")
-        return Difference(method, (first, second), float(paired.mean()), student(paired, level), ratio)
-
-    def flips(self, policy: str, method: str, threshold: float) -> list[tuple[int, float, float]]:
-        """Episodes whose return would have crossed `threshold`: (episode, logged, counterfactual), largest first."""
-        would = self.estimates[policy][method].terms
-        crossed = np.flatnonzero((self.logged_returns >= threshold) != (would >= threshold))
-        order = crossed[np.argsort(-np.abs(would - self.logged_returns)[crossed], kind="stable")]
-        return [(int(i), float(self.logged_returns[i]), float(would[i])) for i in order]
-
-    def plain(self) -> dict[str, Any]:
-        """The table in the types of JSON."""
-        return {
-            "policies": {
-                name: {method: plain(e) | {"relative error": self.error(name, method)} for method, e in methods.items()}
-                for name, methods in self.estimates.items()
-            },
-            "asked": asdict(self.asked),
-            "truth": self.truth,
-            "logged": {"episodes": len(self.logged_returns), "mean": float(self.logged_returns.mean())},
-        }
-
-    def rows(self) -> Iterator[tuple[str, Estimate]]:
-        """All estimates with their policy, in order."""
-        for policy, methods in self.estimates.items():
-            for estimate in methods.values():
-                yield policy, estimate
+from coulda.progress import Advance, followed
 
 
 @raised_as_they_are()
@@ -126,22 +59,41 @@ def compare(
             log, policies, precision and returns, and is refused where it is not.
         advance: told how many episodes more are done, where scenarios are drawn for them, which takes long.
     """
-    methods = model_free(log) if methods is None else list(methods)
+    check_arguments(key, log)
+    methods = model_free(log) if methods is None else _check_methods(methods)
     check_table(log, policies, methods)
-    run = Run(precision or Precision(), executor, advance or Run().advance)
     reading = reading_for(methods, log, policies, returns)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
-    for method in methods:
-        for name, found in method.rows(key, reading, run).items():
-            estimates[name] |= {estimate.method: estimate for estimate in found}
-    estimates = {name: told_apart(rows) for name, rows in estimates.items()}
+    with _followed(advance, log, any(isinstance(method, OnScenarios) for method in methods)) as tell:
+        run = Run(precision or Precision(), executor, tell)
+        for method in methods:
+            for name, found in method.rows(key, reading, run).items():
+                estimates[name] |= {estimate.method: estimate for estimate in found}
+    estimates = ByName({name: ByName(told_apart(rows)) for name, rows in estimates.items()})
     known = {name: rows["on-policy"].value for name, rows in estimates.items() if "on-policy" in rows}
     known = {name: value for name, value in known.items() if value is not None}
     return Comparison(estimates, reading.returns, known | dict(truth or {}), reading.asked)
 
 
+def _followed(advance: Advance | None, log: Log, counted: bool) -> AbstractContextManager[Advance]:
+    """Who is told of episodes: a bar where nobody is and a notebook looks on, which takes IPython."""
+    if advance is None and "IPython" in sys.modules:
+        return followed(None, f"evaluating on {len(log):,} episodes", len(log) if counted else None)
+    return nullcontext(advance or Run().advance)
+
+
+def check_arguments(key: Any, log: Any) -> None:
+    """A key, and then a log."""
+    check_key(key)
+    if not hasattr(log, "schema"):
+        said = "; open_log reads one" if isinstance(log, str) else ""
+        raise CouldaError(f"log is a {type(log).__name__}, not a log of episodes{said}")
+
+
 def check_table(log: Log, policies: Mapping[str, Policy], methods: Sequence[Method]) -> None:
     """Shapes before numbers: every policy must fit the log, and what the methods rest on."""
+    if not isinstance(policies, Mapping):
+        raise CouldaError(f"policies is a {type(policies).__name__}, not a dict; give {{'a name': policy}}")
     if not policies:
         raise CouldaError("there are no policies to evaluate; give {name: policy}")
     if not len(log):
@@ -158,6 +110,15 @@ def check_table(log: Log, policies: Mapping[str, Policy], methods: Sequence[Meth
             raise CouldaError(f"policy '{name}' does not fit: {error}") from error
     for method in methods:
         method.check_log(log)
+
+
+def _check_methods(methods: Sequence[Any]) -> list[Method]:
+    for method in methods:
+        if not isinstance(method, Method):
+            raise CouldaError(
+                f"methods has {method!r}, which is no method; give [*model_free(log), OnScenarios(model)]"
+            )
+    return list(methods)
 
 
 def model_free(log: Log) -> list[Method]:
@@ -193,29 +154,16 @@ def evaluate(
         returns: what is asked of them; undiscounted by default.
         advance: told how many episodes more are done.
     """
+    check_arguments(key, log)
     method = OnScenarios(model, scenarios)
     check_table(log, {"policy": policy}, [method])
-    run = Run(precision or Precision(), advance=advance or Run().advance)
     source, why = method.choice
     reading = reading_for([], log, {"policy": policy}, returns)
-    rows = evaluate_sources(key, model, [source], reading, run)["policy"]
+    with _followed(advance, log, counted=True) as tell:
+        run = Run(precision or Precision(), advance=tell)
+        rows = evaluate_sources(key, model, [source], reading, run)["policy"]
     found = as_known_by(reading, next(iter(rows.values())))
     return replace(found, details=found.details | {"scenarios from": why})
-
-
-ASSUMPTIONS = {"on-policy": 0, "IS": 1, "WIS": 1, "PDIS": 1, "WPDIS": 1, "DR": 2, "WDR": 2}
-"""How much a method takes for granted: nothing; the behavior's probabilities; those, or fitted values. All others rest
-on something of their own: a cap, fitted values, a model."""
-SOMETHING_ELSE = 3
-
-
-def assumptions(method: str) -> int:
-    """Where a method stands in that order; fewer assumptions come first.
-
-    >>> sorted(["MB-PE", "DR", "WIS"], key=assumptions)
-    ['WIS', 'DR', 'MB-PE']
-    """
-    return ASSUMPTIONS.get(method, SOMETHING_ELSE)
 
 
 def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:

@@ -8,20 +8,20 @@ from coulda.noise import effective_sample_size
 from coulda.tails import normal_above
 
 ENOUGH_WEIGHT = 70
-"""Effective episodes for a nominal interval, where neither tail nor spread warns. Measured (results/trust/powers.json):
+"""Effective episodes for a nominal interval, where neither tail nor spread warns. Measured (results/NOTES.md):
 from 70 on 95 % intervals hold the truth as often as with thousands, from 40 to 70 in 86 % of the answers."""
 LITTLE_WEIGHT = 10
 """Below this many the standard error itself is off by more than 22 %, and the mean rests on a handful of episodes."""
 SMALL_LOSS, LARGE_LOSS = 0.005, 0.05
-"""Of all weight, to the cap. Measured (results/trust/powers.json): where nothing else warns, intervals hold the truth
+"""Of all weight, to the cap. Measured (results/NOTES.md): where nothing else warns, intervals hold the truth
 in 83 % of the logs with losses from 0.5 to 5 %; from 10 % on in 40 %."""
 LONG_TAIL, PARETO_LIMIT = 0.7, 1.0
 """Shapes of the weights' tail. From 0.7 on averages converge too slowly to be of use (Vehtari et al., 2024), from 1 on
 there is no mean. Between 0.5, where the variance is infinite, and 0.7 intervals were measured to hold the truth as
-often as below (results/trust/powers.json)."""
+often as below (results/NOTES.md)."""
 UNSTABLE_SPREAD = 0.4
 """Relative error of the squared standard error. Of normal terms it is √(2 / N), 0.26 with 30 of them; a rare event that
-was seen k times has 1/√k, 0.4 with six. Measured (results/trust/powers.json): intervals hold the truth as often as with
+was seen k times has 1/√k, 0.4 with six. Measured (results/NOTES.md): intervals hold the truth as often as with
 a smaller one up to there, and less often beyond."""
 FEW_EPISODES = 30
 """The usual place from which the mean of moderately skewed terms is taken as normal."""

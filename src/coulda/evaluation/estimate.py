@@ -2,11 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from coulda.drawing import Picture
+from coulda.evaluation.drawing import draw_estimate
+from coulda.evaluation.shown import estimate_html, frame_of, kept, limits
 from coulda.pomdp.rollout import FIELDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Status = Literal["ok", "no support", "no probabilities", "not finite"]
 Verdict = Literal["trust", "caution", "do not trust"]
@@ -43,7 +49,7 @@ class Diagnostic:
     sentence: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
     """An estimate of a policy's expected return E[G], never a bare float.
 
@@ -96,19 +102,38 @@ class Estimate:
         return worst(d.verdict for d in self.diagnostics)
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """The sentences that keep it from being trusted, or from being trusted more; none where it is."""
+        if self.status != "ok":
+            return (self.explanation,)
+        return tuple(d.sentence for d in self.diagnostics if d.verdict == self.verdict and d.verdict != "trust")
+
+    @property
     def reasons(self) -> str:
         """Why the verdict is what it is, in plain sentences."""
-        if self.status != "ok":
-            return self.explanation
-        sentences = [d.sentence for d in self.diagnostics if d.verdict == self.verdict]
-        return " ".join(sentences) if self.verdict != "trust" else "All diagnostics are fine."
+        return " ".join(self.doubts) or "All diagnostics are fine."
 
     def __str__(self) -> str:
         """One line."""
         if self.value is None or self.interval is None:
             return f"{self.method}: {self.status}. {self.explanation}"
-        low, high = self.interval.low, self.interval.high
-        return f"{self.method}: {self.value:.4g} [{low:.4g}, {high:.4g}], {self.verdict}. {self.reasons}"
+        return f"{self.method}: {self.value:.4g} {limits(self.interval)}, {self.verdict}. {self.reasons}"
+
+    def __repr__(self) -> str:
+        """Without its reasons and numbers of single episodes."""
+        said = self.status if self.value is None else f"{self.value:.4g} {limits(self.interval)}"
+        return f"<Estimate {self.method}: {said}, {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        return estimate_html(self)
+
+    def plot(self) -> Picture:
+        """What each episode contributes, and the interval of the mean; needs the extra `plots`."""
+        return draw_estimate(self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row of a table as a data frame; needs the extra `tables`."""
+        return frame_of([kept(plain(self))])
 
 
 def plain(estimate: Estimate) -> dict[str, Any]:
@@ -166,3 +191,18 @@ def flawed(method: str, flaw: int, where: str, episodes: int) -> Estimate:
     name = FIELDS[field_number]
     said = f"On {where} the {name} of step {step} is not a finite number: {FIXES[name]}. Mend it there."
     return unsupported(method, "not finite", said, episodes)
+
+
+ASSUMPTIONS = {"on-policy": 0, "IS": 1, "WIS": 1, "PDIS": 1, "WPDIS": 1, "DR": 2, "WDR": 2}
+"""How much a method takes for granted: nothing; the behavior's probabilities; those, or fitted values. All others rest
+on something of their own: a cap, fitted values, a model."""
+SOMETHING_ELSE = 3
+
+
+def assumptions(method: str) -> int:
+    """Where a method stands in that order; fewer assumptions come first.
+
+    >>> sorted(["MB-PE", "DR", "WIS"], key=assumptions)
+    ['WIS', 'DR', 'MB-PE']
+    """
+    return ASSUMPTIONS.get(method, SOMETHING_ELSE)

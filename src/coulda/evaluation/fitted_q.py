@@ -41,6 +41,8 @@ from coulda.tails import student_quantile
 
 DENSE_CELLS = 4096
 """Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""
+CROSSED_CELLS = 1024
+"""Cells up to which the sums of all folds are made at once, 4 MB each, in one pass over the log and not in five."""
 OTHER_TIMES = 1e-3
 """Weight of steps at other times in a table, where ends depend on time: they speak where nothing else does."""
 FOLDS = 5
@@ -68,10 +70,14 @@ class Values(eqx.Module):
 @eqx.filter_jit
 def fit_values(regression: QFunction, steps: Steps, weight: Array) -> Values:
     """Fit Q_{T-1} … Q_0 to the steps, episodes weighted by `weight` `[N]`, and evaluate each where it belongs."""
-    num_cells = regression.num_observations * steps.policy.shape[-1] if isinstance(regression, TableQ) else 0
-    if isinstance(regression, TableQ) and num_cells <= DENSE_CELLS and not steps.timed:
+    if isinstance(regression, TableQ) and _is_small(regression, steps, DENSE_CELLS):
         return table_values(regression, steps, weight)
     return iterated_values(regression, steps, weight)
+
+
+def _is_small(table: TableQ, steps: Steps, most: int) -> bool:
+    """Whether sums over pairs of cells fit into memory, and ends are those of the cells."""
+    return table.num_observations * steps.policy.shape[-1] <= most and not steps.timed
 
 
 def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
@@ -83,27 +89,61 @@ def table_values(table: TableQ, steps: Steps, weight: Array) -> Values:
 
     M being the mean of π(a' | h') over those of the steps in c that lead on to o', and zero for the others.
     """
+    all_in_one = jnp.zeros(len(weight), jnp.int32)
+    sums = _sums(table, steps, weight, all_in_one, 1)
+    return _looked_up(table, steps, jax.vmap(lambda one: _tables(one, steps))(sums), all_in_one)
+
+
+@eqx.filter_jit
+def cross_table_values(table: TableQ, steps: Steps, fold: Array, folds: int) -> Values:
+    """`table_values` of each episode from those of other folds: sums over all, less those over its own."""
+    sums = _sums(table, steps, jnp.ones(len(fold)), fold, folds)
+    others = jax.tree.map(lambda own: own.sum(0, keepdims=True) - own, sums)
+    return _looked_up(table, steps, jax.vmap(lambda one: _tables(one, steps))(others), fold)
+
+
+class _Sums(eqx.Module):
+    """Over the steps in each cell, for each group of episodes, `[G, C]`."""
+
+    known: Array
+    lived: Array
+    paid: Array
+    onward: Array
+    """Σ π(a' | h') by what was seen next and could be done there, `[G, C, C]`."""
+
+
+def _sums(table: TableQ, steps: Steps, weight: Array, group: Array, groups: int) -> _Sums:
     num_actions = steps.policy.shape[-1]
     size = table.num_observations * num_actions
-    cells = steps.inputs[:, :-1] * num_actions + steps.action
-    known = jnp.where(steps.known, weight[:, None], 0.0)
-    count = jax.ops.segment_sum(known.ravel(), cells.ravel(), size)
-    share = jnp.where(steps.continues, known, 0.0) / jnp.where(count > 0, count, 1.0)[cells]
-    pairs = cells * table.num_observations + steps.inputs[:, 1:]
-    onward = share[..., None] * steps.policy[:, 1:]
-    matrix = jax.ops.segment_sum(onward.reshape(-1, num_actions), pairs.ravel(), size * table.num_observations)
-    matrix = steps.discount * matrix.reshape(size, size)
-    reward = _rewards(table, steps, weight).reshape(-1)
+    place = size * group[:, None] + steps.inputs[:, :-1] * num_actions + steps.action
+    known, live = (jnp.where(flag, weight[:, None], 0.0) for flag in (steps.known, steps.live))
+    columns = jnp.stack([known, live, live * steps.reward], -1).reshape(-1, 3)
+    totals = jax.ops.segment_sum(columns, place.ravel(), groups * size).reshape(groups, size, 3)
+    onward = jnp.where(steps.continues, known, 0.0)[..., None] * steps.policy[:, 1:]
+    pairs = place * table.num_observations + steps.inputs[:, 1:]
+    led = jax.ops.segment_sum(onward.reshape(-1, num_actions), pairs.ravel(), groups * size * table.num_observations)
+    return _Sums(totals[..., 0], totals[..., 1], totals[..., 2], led.reshape(groups, size, size))
+
+
+def _tables(sums: _Sums, steps: Steps) -> Array:
+    """Q_0 … Q_{T-1}, `[T, C]`."""
+    mean = lambda total, count: total / jnp.where(count > 0, count, 1.0)
+    matrix = steps.discount * mean(sums.onward, sums.known[:, None])
+    reward = mean(sums.paid, sums.lived)
 
     def step(q: Array, _: None) -> tuple[Array, Array]:
         q = reward + matrix @ q
         return q, q
 
-    _, tables = jax.lax.scan(step, jnp.zeros(size), length=steps.reward.shape[1], reverse=True)
-    times = jnp.arange(len(tables))[None]
-    q_all = tables.reshape(len(tables), table.num_observations, num_actions)[times, steps.inputs[:, :-1]]
-    v = jnp.sum(steps.policy[:, :-1] * q_all, axis=-1)
-    return Values.of(tables[times, cells], v, steps.discount)
+    return jax.lax.scan(step, jnp.zeros_like(reward), length=steps.reward.shape[1], reverse=True)[1]
+
+
+def _looked_up(table: TableQ, steps: Steps, tables: Array, group: Array) -> Values:
+    """Of each episode in the tables of its group, `[G, T, C]`."""
+    where = group[:, None], jnp.arange(tables.shape[1])[None]
+    every = tables.reshape(*tables.shape[:2], table.num_observations, -1)[*where, steps.inputs[:, :-1]]
+    q = jnp.take_along_axis(every, steps.action[..., None], -1)[..., 0]
+    return Values.of(q, jnp.sum(steps.policy[:, :-1] * every, axis=-1), steps.discount)
 
 
 def iterated_values(regression: QFunction, steps: Steps, weight: Array) -> Values:
@@ -180,11 +220,15 @@ def cross_fitted(key: Array, regression: QFunction, steps: Steps) -> tuple[np.nd
     n = len(steps.reward)
     fold = np.asarray(jax.random.permutation(key, n)) % min(FOLDS, n)
     live = np.asarray(steps.live)
-    q, v = np.zeros(live.shape), np.zeros((n, live.shape[1] + 1))
-    for number in range(min(FOLDS, n)):
-        held_out = fold == number
-        values = fit_values(regression, steps, jnp.asarray((~held_out | (n == 1)).astype(np.float32)))
-        q[held_out], v[held_out] = np.asarray(values.q)[held_out], np.asarray(values.v)[held_out]
+    if isinstance(regression, TableQ) and _is_small(regression, steps, CROSSED_CELLS) and n > 1:
+        found = cross_table_values(regression, steps, jax.device_put(fold.astype(np.int32)), min(FOLDS, n))
+        q, v = np.asarray(found.q, float), np.asarray(found.v, float)
+    else:
+        q, v = np.zeros(live.shape), np.zeros((n, live.shape[1] + 1))
+        for number in range(min(FOLDS, n)):
+            held_out = fold == number
+            values = fit_values(regression, steps, jax.device_put((~held_out | (n == 1)).astype(np.float32)))
+            q[held_out], v[held_out] = np.asarray(values.q)[held_out], np.asarray(values.v)[held_out]
     # V after the last step counts only where the episode would have gone on, and at the horizon for nothing.
     alive = np.concatenate([live[:, :1], np.asarray(steps.continues)], 1)
     alive[:, -1] = False
@@ -238,7 +282,8 @@ class FittedQ(SinglePolicyMethod):
         key, key_markov, key_folds = jax.random.split(key, 3)
         regression = self.regression or chosen_regression(reading)
         steps = steps_of(reading, policy, regression)
-        first = np.asarray(fit_values(regression, steps, jnp.asarray(np.ones(len(reading), np.float32))).v, float)[:, 0]
+        once = jax.device_put(np.ones(len(reading), np.float32))
+        first = np.asarray(fit_values(regression, steps, once).v, float)[:, 0]
         value, found = float(first.mean()), student(first, precision.level)
         refitted = not isinstance(regression, NetworkQ)
         if refitted:

@@ -133,8 +133,8 @@ def missing_probabilities(name: str, reading: Reading) -> Estimate:
         name,
         "no probabilities",
         f"The log lacks the probabilities with which the behavior policy acted{_where(reading)}. Log them, fit them "
-        "with fit_behavior(log) or `coulda episodes convert --fit-behavior` (the estimate is then marked), or use a "
-        "model-based or counterfactual estimate, which needs none.",
+        "with fit_behavior(log) or `coulda episodes convert LOG NEW --fit-behavior` (the estimate is "
+        "then marked), or use a model-based or counterfactual estimate, which needs none.",
         len(reading),
     )
 

@@ -14,6 +14,7 @@ from coulda.evaluation.estimate import Estimate, unsupported
 from coulda.evaluation.intervals import Precision, Returns
 from coulda.evaluation.reading import Features, Log, Reading, read
 from coulda.executors import Executor
+from coulda.noise import check_key
 from coulda.pomdp import Policy
 from coulda.progress import Advance
 
@@ -90,6 +91,7 @@ class SinglePolicyMethod(Method):
         returns: Returns | None = None,
     ) -> Estimate:
         """The estimate of one policy from a log: the table's row without the table."""
+        check_key(key)
         policy.check_spaces(log.schema.observation_space, log.schema.action_space)
         reading = reading_for([self], log, {"policy": policy}, returns)
         return self.rows(key, reading, Run(precision or Precision()))["policy"][0]

@@ -14,6 +14,7 @@ from coulda.evaluation.estimate import Estimate, flawed
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.reading import Reading, generator
+from coulda.noise import check_key
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
@@ -54,6 +55,7 @@ def on_policy(
     returns: Returns | None = None,
 ) -> Estimate:
     """The expected return of `policy`, by running it in `environment`; no log is needed. Consumes `key`."""
+    check_key(key)
     if episodes < 1:
         raise CouldaError(f"episodes is {episodes}; run at least 1")
     asked, keys = returns or Returns(), jax.random.split(key, episodes)

@@ -20,6 +20,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
 from coulda.evaluation.distribution import distribution_of
+from coulda.evaluation.drawing import STEPS
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
 from coulda.evaluation.foresight import foresight_diagnostic
@@ -67,8 +68,6 @@ _OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
-STEPS = "steps of hindsight"
-"""The detail of a row that says t."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 

@@ -78,7 +78,7 @@ def logged_steps(reading: Reading, regression: QFunction) -> Steps:
     # What it would have done after it was cut off is not known.
     live, continues, known = (np.asarray(column) for column in (steps.live, steps.continues, steps.known))
     going_on = np.concatenate([live[:, 1:], np.zeros_like(live[:, :1])], 1)
-    return eqx.tree_at(lambda s: s.known, steps, jnp.asarray(known & (going_on | ~continues)))
+    return eqx.tree_at(lambda s: s.known, steps, jax.device_put(known & (going_on | ~continues)))
 
 
 def _num_actions(reading: Reading) -> int:
@@ -96,7 +96,7 @@ def _steps(reading: Reading, regression: QFunction, says: np.ndarray) -> Steps:
         inputs, taken = _expanded(regression, reading, inputs, says)
         action, says = np.zeros(continues.shape, np.int32), np.ones((*inputs.shape[:2], 1), np.float32)
     columns = action, reading.reward.astype(np.float32), reading.live, continues, known
-    arrays = map(jnp.asarray, (inputs, *columns, says))
+    arrays = jax.device_put((inputs, *columns, says))  # which, unlike `asarray`, is no program
     return Steps(*arrays, taken=taken, timed=timed, discount=reading.asked.discount)
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from coulda.drawing import as_svg, new_figure
 from coulda.evaluation import Comparison, ImportanceSampling, Method, OnScenarios, Precision, compare, on_policy
+from coulda.evaluation.drawing import STEPS
 from coulda.evaluation.estimate import VERDICTS, Estimate, plain
 from coulda.evaluation.intervals import mean_interval
-from coulda.evaluation.on_scenarios import STEPS
 from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.hindsight.learned import Learned
 from coulda.policies import NoisyPolicy

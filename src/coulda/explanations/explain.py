@@ -29,8 +29,9 @@ from coulda.hindsight.tables import (
     observed_tables,
     state_numbers,
 )
+from coulda.noise import check_key
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
-from coulda.progress import Advance
+from coulda.progress import Advance, followed
 
 MOST_NUMBERS = 2**26
 """Of all counterfactual rows that are in memory at once."""
@@ -87,14 +88,17 @@ def explain_log(
         first: the number that the first of these episodes is called by.
         advance: told how many episodes more are done.
     """
-    question, advance = question or Question(), advance or (lambda count: None)  # noqa: ARG005
+    check_key(key)
+    question = question or Question()
     check(model, log, source, question, first)
-    if source is not None:
-        check_scenarios(scenarios)
-        answers = _by_search(key, model, log, source, question, scenarios, first, advance)
-        return LogExplanation(question, answers, inherited(trust), lambda state, action: state, first)  # noqa: ARG005
-    assert isinstance(model, FinitePOMDP)
-    answers, states = _by_dynamic_programming(model, log, question, guarantees, keep_policies, first, advance)
+    with followed(advance, "explaining", len(log)) as tell:
+        if source is not None:
+            check_scenarios(scenarios)
+            answers = _by_search(key, model, log, source, question, scenarios, first, tell)
+            states = lambda state, action: state  # noqa: ARG005
+        else:
+            assert isinstance(model, FinitePOMDP)
+            answers, states = _by_dynamic_programming(model, log, question, guarantees, keep_policies, first, tell)
     return LogExplanation(question, answers, inherited(trust), states, first)
 
 

@@ -30,6 +30,7 @@ from coulda.fitting.tabular import Counts, TabularFit, fit_table, novelty
 from coulda.fitting.training import places_by_fold, rows_of, unseen
 from coulda.fitting.vectors import FittedVectors
 from coulda.hindsight import Exact
+from coulda.noise import check_key
 from coulda.pomdp import Episode, batched
 
 FAR = 5
@@ -61,6 +62,7 @@ def fit(
         resume: go on with the run in `folder`.
         progress: show a bar.
     """
+    check_key(key)
     whole = log.read() if isinstance(log, StoredLog) else log
     if not len(whole):
         raise CouldaError("the log has no episodes; there is nothing to fit.")

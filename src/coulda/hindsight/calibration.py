@@ -22,12 +22,13 @@ from coulda.hindsight.asking import LIKELIHOOD, Asked, coordinates_of, evidence_
 from coulda.hindsight.particles import check_size
 from coulda.hindsight.ranks import holm, how_wrong, information, ranked, smooth_test
 from coulda.hindsight.source import FINE, Inference, ScenarioSource
+from coulda.noise import check_key
 from coulda.policies import AnyAction
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, Actor, Planner, Policy
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.rollout import check_discount
-from coulda.progress import Advance
+from coulda.progress import Advance, followed
 from coulda.tails import normal_above
 
 CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
@@ -194,6 +195,7 @@ def calibrate(
         discount: γ of the returns.
         advance: told of episodes as they are done, `episodes` for each of the steps.
     """
+    check_key(key)
     check_discount(discount)
     behavior = _check(source, model, policies, episodes, draws)
     key_coordinates, key_episodes, key_ties = jax.random.split(key, 3)
@@ -205,11 +207,13 @@ def calibrate(
     dice = np.random.default_rng(np.asarray(jax.random.key_data(key_ties)).ravel().tolist())
     found: list[_Ranked] = []
     inferences: list[Inference] = []
-    for t in steps or (None,):
-        given = source if t is None else source.given(t)
-        truth, drawn, inference = simulated(key_episodes, asked, given, episodes, draws, advance or (lambda _: None))
-        inferences.append(inference)
-        found += _all_ranked(asked.names, t, truth, drawn, dice)
+    every = tuple(steps) or (None,)
+    with followed(advance, "calibrating", episodes * len(every)) as tell:
+        for t in every:
+            given = source if t is None else source.given(t)
+            truth, drawn, inference = simulated(key_episodes, asked, given, episodes, draws, tell)
+            inferences.append(inference)
+            found += _all_ranked(asked.names, t, truth, drawn, dice)
     if not found:
         raise CouldaError(f"{type(model).__name__} has no noise that varies, so that there is nothing to infer.")
     inference = jax.tree.map(lambda *parts: np.concatenate(parts), *inferences)

@@ -62,6 +62,21 @@ class MethodVerdict(Contents, frozen=True):
     why: str
 
 
+class Paired(Contents, frozen=True):
+    """How much better one policy is than another, on the same episodes."""
+
+    first: str
+    second: str
+    method: str
+    value: float
+    """E[G] of the first minus that of the second."""
+    low: float | None
+    high: float | None
+    level: float
+    verdict: Verdict
+    sentence: str
+
+
 class Table(Contents, frozen=True):
     """Estimators by policies, and what they may be held against."""
 
@@ -74,6 +89,8 @@ class Table(Contents, frozen=True):
     """E[G] of each policy, where it is known."""
     of: str = "return"
     """What the rows estimate the mean of."""
+    differences: tuple[Paired, ...] = ()
+    """Of every two policies, by one method each."""
 
 
 class Figure(Contents, frozen=True):
@@ -132,9 +149,9 @@ class LineFrames(Contents, frozen=True, tag="lines"):
 
     values: tuple[tuple[float | None, ...], ...]
     """None where nothing was observed."""
-    low: tuple[tuple[float, ...], ...] = ()
+    low: tuple[tuple[float | None, ...], ...] = ()
     """The lower limit of nine in ten posterior draws; empty for what was observed."""
-    high: tuple[tuple[float, ...], ...] = ()
+    high: tuple[tuple[float | None, ...], ...] = ()
 
 
 Frames = TileFrames | LineFrames

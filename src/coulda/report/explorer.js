@@ -242,8 +242,11 @@ const LEFT = 52, RIGHT = 10, TOP = 22;
 
 // One chart of two plays over the episode's steps; what lies ahead of the current step is faint.
 function chart({ name, labels, width, height, last, fact, counter, bands, seen }) {
-  const every = [...fact, ...counter, ...(seen ?? []).filter((x) => x !== null)];
-  for (const band of bands ?? []) every.push(...band.low, ...band.high);
+  const known = (values) => values.some((x) => x !== null);
+  const lines = [["fact", fact], ["counter", counter]].filter(([, values]) => known(values));
+  const shaded = (bands ?? []).filter((band) => known(band.low));
+  const every = [...lines.flatMap(([, values]) => values), ...(seen ?? []).filter((x) => x !== null)];
+  for (const band of shaded) every.push(...band.low, ...band.high);
   let low = labels.length ? 0 : Math.min(...every), high = labels.length ? labels.length - 1 : Math.max(...every);
   if (low === high) [low, high] = [low - 0.5, high + 0.5];
   const bottom = height - 6;
@@ -261,12 +264,12 @@ function chart({ name, labels, width, height, last, fact, counter, bands, seen }
     picture.append(draw("path", { class: "rule", d: `M${LEFT} ${y(v)}H${width - RIGHT}` }));
     picture.append(draw("text", { x: LEFT - 6, y: y(v) + 3.5, "text-anchor": "end" }, label));
   }
-  for (const { kind, low: from, high: to } of bands ?? []) {
+  for (const { kind, low: from, high: to } of shaded) {
     const back = to.map((v, t) => (stepped ? `V${y(v)}H${x(t)}` : `L${x(t)} ${y(v)}`)).reverse().join("");
     picture.append(draw("path", { class: `band ${kind}`, d: `${line(from)}${back}Z` }));
   }
   picture.append(draw("path", { class: "cursor", d: `M${x(state.step)} ${TOP - 4}V${bottom + 3}` }));
-  for (const [kind, values] of [["fact", fact], ["counter", counter]]) {
+  for (const [kind, values] of lines) {
     const now = Math.min(state.step, values.length - 1);
     picture.append(draw("path", { class: `${kind} ahead`, d: line(values) }));
     picture.append(draw("path", { class: kind, d: line(values.slice(0, now + 1)) }));
@@ -276,7 +279,7 @@ function chart({ name, labels, width, height, last, fact, counter, bands, seen }
   }
   const { episode } = current();
   for (const { step } of explains() ? changesOf(episode, state.changes) : []) {
-    for (const [kind, values] of [["fact", fact], ["counter", counter]]) {
+    for (const [kind, values] of lines) {
       if (step < values.length) picture.append(draw("circle", { class: `${kind} changed-step`, cx: x(step), cy: y(values[step]), r: 5 }));
     }
   }
@@ -286,11 +289,41 @@ function chart({ name, labels, width, height, last, fact, counter, bands, seen }
   return picture;
 }
 
+// What was done at each step, in the log and otherwise, each action in a shade of its own.
+function actionTrack(width, last, factual, played) {
+  const names = [...new Set([...factual.actions, ...played.actions])];
+  const picture = draw("svg", { class: "chart actions", viewBox: `0 0 ${width} 66`, role: "img", "aria-label": "actions" });
+  picture.append(draw("text", { x: 0, y: 12, class: "name" }, "actions"));
+  const step = (width - LEFT - RIGHT) / Math.max(last, 1);
+  [["fact", "logged", factual], ["counter", "policy", played]].forEach(([kind, title, play], row) => {
+    const y = TOP + 22 * row;
+    picture.append(draw("text", { x: LEFT - 6, y: y + 12, "text-anchor": "end" }, title));
+    play.actions.forEach((action, t) => {
+      const shade = names.length > 1 ? names.indexOf(action) / (names.length - 1) : 0;
+      const cell = draw("g", { class: `act ${kind}${t < state.step ? "" : " ahead"}` });
+      const box = { x: LEFT + t * step, y, width: Math.max(step - 2, 1), height: 17, rx: 3, "fill-opacity": 0.15 + 0.6 * shade };
+      cell.append(draw("rect", box), draw("title", {}, `step ${t}: ${action}`));
+      // About six pixels a letter.
+      const room = Math.floor((step - 4) / 6);
+      if (room > 0) {
+        const shown = action.length > room ? `${action.slice(0, Math.max(room - 1, 1))}${room > 1 ? "…" : ""}` : action;
+        cell.append(draw("text", { x: LEFT + t * step + step / 2 - 1, y: y + 12, "text-anchor": "middle" }, shown));
+      }
+      picture.append(cell);
+    });
+  });
+  return picture;
+}
+
 function drawLines() {
   const { episode, factual, played, last } = current();
+  const root = within(".panels", "explorer"), whole = root.clientWidth || 320;
   const { channels } = explorer.scene;
+  // A few charts are as wide as the return below them; many stand side by side.
+  const few = channels.length <= 3;
+  root.classList.toggle("few", few);
   const charts = channels.map(({ name, labels, hidden }, c) => chart({
-    name: hidden ? `${name} (hidden)` : name, labels, last, width: 320,
+    name: hidden ? `${name} (hidden)` : name, labels, last, width: few ? whole : 320,
     height: labels.length ? TOP + 12 + 15 * Math.max(labels.length - 1, 1) : 104,
     fact: factual.frames.values[c], counter: played.frames.values[c],
     bands: [
@@ -303,7 +336,7 @@ function drawLines() {
     const act = nextAct(play), kinds = `panel ${kind}${act.startsWith("did ") ? " is-change" : ""}`;
     return make("div", { class: kinds }, make("figcaption", {}, make("b", {}, title), act));
   });
-  within(".panels", "explorer").replaceChildren(...acts, ...charts);
+  root.replaceChildren(...acts, ...charts, actionTrack(whole, last, factual, played));
 }
 
 function drawRunning() {
@@ -319,7 +352,10 @@ function drawRunning() {
 function drawLegend() {
   const entries = { fact: "factual", counter: "counterfactual, same noise" };
   if (explains()) entries["changed-step"] = "decided otherwise";
-  if (explorer.scene.type === "series") entries.seen = "observed; shaded: nine in ten posterior draws";
+  const shown = (episode) => episode.observed.values?.some((channel) => channel.some((x) => x !== null));
+  if (explorer.scene.type === "series") {
+    entries.seen = `${explorer.episodes.some(shown) ? "observed; " : ""}shaded: nine in ten posterior draws`;
+  }
   within(".legend", "explorer").replaceChildren(
     ...Object.entries(entries).map(([kind, text]) => make("span", { class: kind }, make("i"), text)),
   );
@@ -432,7 +468,7 @@ function listenAll() {
     if (event.detail > 0) byId("explorer").focus({ preventScroll: true });
   });
   document.addEventListener("keydown", onKey);
-  addEventListener("resize", drawRunning);
+  addEventListener("resize", drawStep);
 }
 
 function drawExplorer() {

@@ -20,6 +20,7 @@ from coulda.evaluation import Returns
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import informed
+from coulda.noise import check_key
 from coulda.pomdp import POMDP, Actor, Episode, Scenario, batched, rollout
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.rollout import run_actions
@@ -72,6 +73,7 @@ def explore(
         threshold: the return from which an episode is won; by default the mean return of these episodes.
         returns: what is asked of them; where they are discounted, rewards are shown as they count in them.
     """
+    check_key(key)
     if not 1 <= num_samples < len(DIGITS):
         raise CouldaError(f"num_samples is {num_samples}; draw 1 to {len(DIGITS) - 1} scenarios per episode")
     if not policies or not len(episodes):
@@ -153,13 +155,12 @@ def frames_of(view: View, draws: np.ndarray, known: bool = False) -> Frames:
         return TileFrames(_digits(draws[0]), agreement)
     values = draws[0].astype(float)
     low, high = ((), ()) if known else (_lines(limit) for limit in np.quantile(draws, (0.05, 0.95), axis=0))
-    missing = tuple(tuple(None if np.isnan(x) else short(x) for x in channel) for channel in values.T)
-    return LineFrames(missing, low, high)
+    return LineFrames(_lines(values), low, high)
 
 
-def _lines(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
-    """`[T + 1, C]` to a tuple a channel."""
-    return tuple(tuple(short(x) for x in channel) for channel in values.T)
+def _lines(values: np.ndarray) -> tuple[tuple[float | None, ...], ...]:
+    """`[T + 1, C]` to a tuple a channel; None where there is nothing."""
+    return tuple(tuple(None if np.isnan(x) else short(x) for x in channel) for channel in values.T)
 
 
 def _digits(numbers: np.ndarray) -> str:

@@ -64,10 +64,11 @@ def _called(view: View, schema: Schema) -> View:
     channels = scene.channels
     if len(channels) == len(names) and not any(channel.hidden for channel in channels):
         channels = tuple(replace_struct(one, name=name) for one, name in zip(channels, names, strict=True))
-    elif len(channels) == 1 and len(channels[0].labels) == len(names):
-        channels = (replace_struct(channels[0], labels=names),)
     elif len(channels) == 1 and channels[0].labels[len(names) :] == BEYOND:
         channels = (replace_struct(channels[0], labels=(*names, *BEYOND)),)
+    else:  # categories
+        labeled = lambda one: replace_struct(one, labels=names) if len(one.labels) == len(names) else one
+        channels = tuple(map(labeled, channels))
     return replace(view, scene=SeriesScene(channels))
 
 
@@ -145,11 +146,17 @@ def linear_gaussian_view(model: LinearGaussianPOMDP) -> View:
 
 
 def finite_view(model: FinitePOMDP) -> View:
-    """The number of the state, and that of the observation where one can be told from the other."""
-    names = tuple(str(i) for i in range(model.num_states)) if model.num_states <= MOST_LEVELS else ()
-    scene = SeriesScene((Channel("state", names, hidden=True),))
-    state = lambda state: state.index.astype(jnp.float32)[None]
-    return View(scene, state, lambda _: jnp.full(1, jnp.nan), _numbers)
+    """The number of the state, and that of the observation, which is known of the log alone."""
+    names = lambda count: tuple(str(i) for i in range(count)) if count <= MOST_LEVELS else ()
+    seen = model.observation_space
+    labels = names(int(seen.n)) if isinstance(seen, spaces.Discrete) else ()
+    scene = SeriesScene((Channel("state", names(model.num_states), hidden=True), Channel("observation", labels)))
+    return View(
+        scene,
+        lambda state: jnp.stack([state.index.astype(jnp.float32), jnp.float32(jnp.nan)]),
+        lambda observation: jnp.stack([jnp.float32(jnp.nan), _flat(observation)[0]]),
+        _numbers,
+    )
 
 
 def table_view(model: FittedTable) -> View:
@@ -180,15 +187,22 @@ def black_box_view(model: BlackBoxPOMDP) -> View:
 
 
 def numbers_view(model: POMDP) -> View:
-    """The first numbers of the state, each a channel; those of the observation too, if it is made like the state."""
+    """The first numbers of the state, each a channel; those of the observation too, unless it is like the state."""
     state = jax.eval_shape(lambda: model.initial(model.initial_noise.sample(jax.random.key(0))))
+    seen = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.observation_space.sample()))
     names = _names(state)[:MOST_CHANNELS]
-    space = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, model.observation_space.sample()))
-    same = jax.tree.map(jnp.shape, space) == jax.tree.map(jnp.shape, state)
-    unseen = lambda _: jnp.full(len(names), jnp.nan)
-    scene = SeriesScene(tuple(Channel(name, hidden=not same) for name in names))
-    first = lambda tree: _flat(tree)[:MOST_CHANNELS]
-    return View(scene, first, first if same else unseen, _numbers)
+    first = lambda tree: _flat(tree)[: len(names)]
+    if jax.tree.map(jnp.shape, seen) == jax.tree.map(jnp.shape, state):
+        return View(SeriesScene(tuple(map(Channel, names))), first, first, _numbers)
+    shown = _names(seen, "observation")[: MOST_CHANNELS - len(names)]
+    nothing = lambda these: jnp.full(len(these), jnp.nan)
+    scene = SeriesScene((*(Channel(name, hidden=True) for name in names), *map(Channel, shown)))
+    return View(
+        scene,
+        lambda state: jnp.concatenate([first(state), nothing(shown)]),
+        lambda observation: jnp.concatenate([nothing(names), _flat(observation)[: len(shown)]]),
+        _numbers,
+    )
 
 
 def _names(tree: Any, whole: str = "state") -> list[str]:

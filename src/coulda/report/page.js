@@ -154,6 +154,12 @@ function estimateRows(row, table, scale, id) {
   return [shown, reasons];
 }
 
+function differencesList(table) {
+  const list = make("ul", { class: "findings differences" });
+  for (const { verdict, sentence } of table.differences) list.append(make("li", {}, mark(verdict), ` ${sentence}`));
+  return list;
+}
+
 function drawTable(table) {
   const scale = commonScale(table);
   const ticks = make("div", { class: "ticks" });
@@ -174,7 +180,7 @@ function drawTable(table) {
       body.append(...estimateRows(row, table, scale, `why-${body.children.length}`));
     }
   }
-  within(".estimates", "table").append(make("table", {}, head, body));
+  within(".estimates", "table").append(make("table", {}, head, body), differencesList(table));
   const lead = within(".lead", "table");
   lead.append(`From ${table.num_episodes.toLocaleString("en-US")} logged episodes.`);
   lead.append(make("span", { class: "key thin" }), `the log's own mean, ${number(table.logged_mean)}`);

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from coulda.evaluation import Comparison, Estimate
-from coulda.evaluation.comparison import assumptions
-from coulda.evaluation.estimate import VERDICTS, Verdict, finite, plain, worst
+from coulda.evaluation import Comparison, Difference, Estimate
+from coulda.evaluation.estimate import VERDICTS, Verdict, assumptions, finite, plain, worst
+from coulda.evaluation.shown import listed
 from coulda.fitting import Fitted
-from coulda.report.contents import Finding, MethodVerdict, ModelVerdict, Provenance, Quantity, Row, Table
+from coulda.report.contents import Finding, MethodVerdict, ModelVerdict, Paired, Provenance, Quantity, Row, Table
 
 
 def tabulate(comparison: Comparison) -> Table:
@@ -18,7 +18,13 @@ def tabulate(comparison: Comparison) -> Table:
     rows = tuple(_row(name, estimate, comparison) for name, estimate in comparison.rows())
     returns = comparison.logged_returns
     return Table(
-        rows, _verdicts(rows), len(returns), float(returns.mean()), dict(comparison.truth), str(comparison.asked)
+        rows=rows,
+        verdicts=_verdicts(rows),
+        num_episodes=len(returns),
+        logged_mean=float(returns.mean()),
+        truth=dict(comparison.truth),
+        of=str(comparison.asked),
+        differences=tuple(map(_paired, comparison.differences())),
     )
 
 
@@ -27,7 +33,7 @@ def summarize(table: Table) -> tuple[str, ...]:
     parts = []
     for verdict, start in zip(VERDICTS, ("trust", "be careful with", "do not trust"), strict=True):
         methods = [found.method for found in table.verdicts if found.verdict == verdict]
-        parts += [f"{start} {_listed(methods)}"] if methods else []
+        parts += [f"{start} {listed(methods)}"] if methods else []
     headline = "; ".join(parts)
     how = table.of.removeprefix("return")  # such as ", discounted by 0.9 a step"
     logged = f"The log's {table.num_episodes:,} episodes returned {table.logged_mean:.3g} on average{how}."
@@ -64,6 +70,13 @@ def _row(policy: str, estimate: Estimate, comparison: Comparison) -> Row:
     )
 
 
+def _paired(one: Difference) -> Paired:
+    found = one.plain()
+    return Paired(
+        sentence=one.sentence, **{name: found[name] for name in Paired.__struct_fields__ if name != "sentence"}
+    )
+
+
 def _verdicts(rows: tuple[Row, ...]) -> tuple[MethodVerdict, ...]:
     """The worst verdict of each method with its reasons, most trusted methods first."""
     found = []
@@ -82,7 +95,7 @@ def _why(rows: list[Row], verdict: Verdict) -> str:
             policies.setdefault(row.reasons, []).append(row.policy)
     if len(policies) == 1 and len(rows) == len(next(iter(policies.values()))):
         return next(iter(policies))
-    return " ".join(f"{_listed(names)}: {reasons}" for reasons, names in policies.items())
+    return " ".join(f"{listed(names)}: {reasons}" for reasons, names in policies.items())
 
 
 def _answers(table: Table) -> list[str]:
@@ -119,12 +132,3 @@ def _between(one: Quantity) -> str:
 
 def _width(row: Row) -> float:
     return math.inf if row.value is None or row.low is None or row.high is None else row.high - row.low
-
-
-def _listed(names: list[str]) -> str:
-    """`a, b and c`.
-
-    >>> _listed(["a", "b", "c"]), _listed(["a"])
-    ('a, b and c', 'a')
-    """
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -21,6 +21,8 @@ Position = tuple[float, float]
 
 _BLACK, _GREY, _RED = "#1a1a1a", "#cfcfcf", "#c8312b"
 _RADIUS = 0.27
+_LETTER = 0.095
+"""Half of what a letter of a label takes, about, at its size of 11 points on 0.85 inches a unit."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +75,33 @@ class Drawing:
         for child, parents in self.graph.items():
             for parent in parents:
                 blocked = _blocked(self.positions, parent, child)
-                _arrow(axes, self.positions[parent], self.positions[child], bend=-0.5 if blocked else 0.0)
+                start, end = self.positions[parent], self.positions[child]
+                _arrow(axes, start, end, self._shape(parent), self._shape(child), bend=-0.5 if blocked else 0.0)
         for name, position in self.noise_positions.items():
-            _arrow(axes, position, self.positions[name])
+            _arrow(axes, position, self.positions[name], _circle_shape(position), self._shape(name))
+
+    def _shape(self, name: str) -> Any:
+        """What an arrow to or from a node ends at."""
+        (x, y), half = self.positions[name], _half_width(name)
+        return _circle_shape((x, y), half) if name in self.exogenous else _box_shape(x, y, half)
 
     def _draw_node(self, axes: Any, name: str, position: Position) -> None:
         if name in self.exogenous:
-            _circle(axes, position, _label(name), grey=name in self.observed)
+            _circle(axes, position, _label(name), grey=name in self.observed, half=_half_width(name))
             return
-        from matplotlib.patches import Rectangle
-
         x, y = position
-        color = _RED if name in self.intervened else _BLACK
-        corner = (x - _RADIUS, y - _RADIUS)
-        axes.add_patch(Rectangle(corner, 2 * _RADIUS, 2 * _RADIUS, facecolor=color, edgecolor="none", zorder=3))
+        color, half = _RED if name in self.intervened else _BLACK, _half_width(name)
+        box = _box_shape(x, y, half)
+        box.set(facecolor=color, edgecolor="none", zorder=3)
+        axes.add_patch(box)
         axes.text(x, y, _label(name), color="white", ha="center", va="center", fontsize=11, zorder=4)
         if name in self.intervened:
-            label = self.intervened[name]
-            axes.text(x + 0.36, y, label, color=_RED, ha="left", va="center", fontsize=9, zorder=4)
+            # On white, so that no arrow runs through it.
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+            below = y - _RADIUS - 0.17
+            axes.text(
+                x, below, self.intervened[name], color=_RED, ha="center", va="center", fontsize=9, zorder=4, bbox=behind
+            )
 
 
 def draw(
@@ -142,7 +153,8 @@ def _free_place_beside(name: str, graph: Graph, taken: dict[str, Position]) -> P
     """The first free place round the node, off all edges: left, right, below, above, then the diagonals."""
     x, y = taken[name]
     edges = [(taken[parent], taken[child]) for child, parents in graph.items() for parent in parents]
-    around = ((-0.8, 0), (0.8, 0), (0, -0.8), (0, 0.8), (-0.7, 0.7), (0.7, 0.7), (-0.7, -0.7), (0.7, -0.7))
+    aside = 0.53 + _half_width(name)
+    around = ((-aside, 0), (aside, 0), (0, -0.8), (0, 0.8), (-0.7, 0.7), (0.7, 0.7), (-0.7, -0.7), (0.7, -0.7))
     places = [(x + dx, y + dy) for dx, dy in around]
     free = [p for p in places if all(math.dist(p, other) > 2.2 * _RADIUS for other in taken.values())]
     clear = [p for p in free if not any(_on_segment(p, start, end) for start, end in edges)]
@@ -166,16 +178,38 @@ def _on_segment(point: Position, start: Position, end: Position) -> bool:
     return 0 < along < 1 and off < _RADIUS
 
 
-def _arrow(axes: Any, start: Position, end: Position, bend: float = 0.0) -> None:
+def _half_width(name: str) -> float:
+    """Of a node's box: a square, or as wide as its word."""
+    return _RADIUS if _label(name).startswith("$") else max(_RADIUS, _LETTER * len(name))
+
+
+def _box_shape(x: float, y: float, half: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - half, y - _RADIUS), 2 * half, 2 * _RADIUS)
+
+
+def _circle_shape(position: Position, half: float = _RADIUS) -> Any:
+    """A circle, or an ellipse where a word stands in it."""
+    from matplotlib.patches import Ellipse
+
+    return Ellipse(position, 2 * half * (1.25 if half > _RADIUS else 1.0), 2 * _RADIUS)
+
+
+def _arrow(axes: Any, start: Position, end: Position, tail: Any, head: Any, bend: float = 0.0) -> None:
     from matplotlib.patches import FancyArrowPatch
 
+    for shape in (tail, head):
+        shape.set_transform(axes.transData)
     arrow = FancyArrowPatch(
         start,
         end,
         arrowstyle="-|>",
         mutation_scale=11,
-        shrinkA=17,
-        shrinkB=18,
+        patchA=tail,
+        patchB=head,
+        shrinkA=1,
+        shrinkB=2,
         linewidth=1.1,
         color=_BLACK,
         connectionstyle=f"arc3,rad={bend}",
@@ -184,12 +218,13 @@ def _arrow(axes: Any, start: Position, end: Position, bend: float = 0.0) -> None
     axes.add_patch(arrow)
 
 
-def _circle(axes: Any, position: Position, label: str, grey: bool) -> None:
-    from matplotlib.patches import Circle
-
-    color = _GREY if grey else "white"
-    axes.add_patch(Circle(position, _RADIUS, facecolor=color, edgecolor=_BLACK, linewidth=1.2, zorder=3))
-    axes.text(*position, label, color=_BLACK, ha="center", va="center", fontsize=10, zorder=4)
+def _circle(axes: Any, position: Position, label: str, grey: bool, half: float = _RADIUS) -> None:
+    shape = _circle_shape(position, half)
+    shape.set(facecolor=_GREY if grey else "white", edgecolor=_BLACK, linewidth=1.2, zorder=3)
+    axes.add_patch(shape)
+    # The noise of a word has the word as its index, which is to fit into the circle.
+    size = 7 if label.startswith("$U") and len(label) > len("$U_{xxx}$") else 10
+    axes.text(*position, label, color=_BLACK, ha="center", va="center", fontsize=size, zorder=4)
 
 
 def _label(name: str) -> str:

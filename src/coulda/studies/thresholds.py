@@ -180,7 +180,7 @@ def _transitions(model: TabularPOMDP, log: Played) -> dict[str, float]:
 class Thresholds:
     """Coverage by what thresholds see, on worlds of generator A."""
 
-    worlds: int = 600
+    worlds: int = 400
     """How many cases are drawn; the finite ones among them that were not cut off are asked."""
     seed: int = 12
     """Of the worlds, their logs and the answers."""

@@ -10,6 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coulda.errors import CouldaError
 from coulda.extras import require
+from coulda.notebooks import in_notebook
+from coulda.progress import notebook_bar
 from coulda.storage import LOG, replace_file
 
 HELD_OUT = "held_out/"
@@ -61,8 +63,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
-    """Numbers by name, those of a step."""
-    found = msgspec.json.decode(line, type=dict[str, int | float])
+    """Numbers by name, those of a step; None where an evaluation was not finite."""
+    found = msgspec.json.decode(line, type=dict[str, int | float | None])
     found["step"]
     return found
 
@@ -110,12 +112,16 @@ def _tensorboard(folder: Path, start: int) -> Iterator[Log]:
 
 @contextmanager
 def _screen(start: int, steps: int) -> Iterator[Log]:
+    told_in_words = lambda metrics: "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    if in_notebook():
+        with notebook_bar("training", steps) as show:
+            yield lambda step, metrics: show(step, told_in_words(metrics))
+        return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[told]}"))
     with Progress(*columns) as progress:
         task = progress.add_task("training", total=steps, completed=start, told="compiling")
 
         def tell(step: int, metrics: dict[str, float]) -> None:
-            told = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            progress.update(task, completed=step, told=told)
+            progress.update(task, completed=step, told=told_in_words(metrics))
 
         yield tell
