@@ -5,12 +5,14 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 from gymnasium import spaces
 
 from coulda.cli.episodes import told
+from coulda.environments import TabularState
 from coulda.episodes import (
     Columns,
     LogError,
@@ -27,6 +29,7 @@ from coulda.episodes import (
     write_log,
 )
 from coulda.episodes.spaces import named_leaves
+from coulda.fitting import FittedTable
 from coulda.report.contents import SeriesScene
 from coulda.report.frames import view_of
 from tests.test_episodes_log import NESTED, assert_same
@@ -94,6 +97,15 @@ def test_names_reach_the_page():
     assert isinstance(view.scene, SeriesScene)
     assert (view.action(1), plain.action(1)) == ("treat", "1")
     assert view.scene.channels[0].labels == ("ill", "worse", "well", "dead")
+    # A fitted table shows what was seen; ends by chance and what was never tried have no number of the log.
+    sizes = {"horizon": 2, "reparameterization": "gumbel_max", "seen": 4, "twins": True, "varies": False}
+    terminal = np.arange(10) >= 4
+    fitted = FittedTable(np.eye(10)[0], np.tile(np.eye(10)[-1], (2, 10, 1)), np.zeros((2, 10, 10)), terminal, **sizes)
+    view = view_of(fitted, schema)
+    assert view.scene.channels[0].labels == ("ill", "worse", "well", "dead", "over", "never tried")
+    assert not view.scene.channels[0].hidden
+    shown = [float(view.state(TabularState(jnp.int32(i), jnp.int32(0)))[0]) for i in (1, 5, 8, 9)]
+    assert shown == [1, 1, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +130,14 @@ def test_an_integer_that_is_missing_is_missing():
     log = from_frame(frame(observation=pd.array([1, None, 2, 3], "Int64")))
     assert np.isnan(log[0].observation[1])
     assert "observation is missing in 1 of 4 rows" in log.schema.sentence
+
+
+def test_a_category_that_is_missing_is_one_of_its_own():
+    log = from_frame(frame(observation=["ill", None, "well", "ill"]))
+    assert log.schema.observation_names == ("ill", "well", "(missing)")
+    assert log.schema.observation_space == spaces.Discrete(3)
+    assert log[0].observation[1] == 2
+    assert "observation is missing in 1 of 4 rows, which is a category of its own" in log.schema.sentence
 
 
 def test_a_log_in_many_files(tmp_path: Path):
