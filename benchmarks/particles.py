@@ -22,7 +22,7 @@ from coulda.noise import Normal
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice
 
 EPISODES, STEPS, PARTICLES = sized((256, 20, 1000), (4, 3, 10))
-ROUNDS, REPEATS = sized((3, 5), (1, 1))
+ROUNDS, REPEATS = sized((2, 5), (1, 1))
 
 
 class Wave(POMDP):

@@ -96,6 +96,18 @@ def test_evaluation_is_logged_and_chooses_the_best(tmp_path):
     assert [line["solved"] for line in read_log(tmp_path / "log.jsonl") if "solved" in line][:2] == [-6.0, -4.0]
 
 
+def test_an_evaluation_that_is_not_finite_is_no_end(tmp_path):
+    """It is told, it is never the best, and the run goes on."""
+    step = lambda key, state: (state + 1, {"loss": state})
+    evaluate = lambda key, state: {"solved": jnp.where(state == 2, 1.0, jnp.nan)}
+    config = {"checkpoint_every": 2, "keep_last": 1, "best": "solved", "maximize": True}
+    run(tmp_path, 4, step=step, state=jnp.float32(0), evaluate=evaluate, config=config)
+    assert checkpoint_steps(tmp_path) == [2, 4]
+    assert np.isnan(load_checkpoint(tmp_path, jnp.float32(0)).metrics["solved"])
+    run(tmp_path, 6, step=step, state=jnp.float32(0), evaluate=evaluate, config=config, resume=True)
+    assert checkpoint_steps(tmp_path) == [2, 6]
+
+
 def test_the_log_has_each_step_once_after_a_resume(tmp_path):
     run(tmp_path, 9, config={"log_every": 1})
     with (tmp_path / "log.jsonl").open("ab") as log:
@@ -323,5 +335,5 @@ def test_a_damaged_log_is_refused_by_name_and_line(tmp_path, line):
     log.write_bytes(b'{"step": 1, "loss": 0.5}\n' + line + b'\n{"step": 3, "loss": 0.5}\n')
     with pytest.raises(CouldaError, match=r"log.jsonl, line 2: is no line of a log"):
         read_log(log)
-    log.write_bytes(b'{"step": 1, "loss": 0.5}\n{"step": 2, "lo')  # cut by a kill
+    log.write_bytes(b'{"step": 1, "loss": null}\n{"step": 2, "lo')  # cut by a kill; and a NaN, as JSON has it
     assert [one["step"] for one in read_log(log)] == [1]

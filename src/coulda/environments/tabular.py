@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import gymnasium
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -72,8 +73,8 @@ class TabularPOMDP(FinitePOMDP):
         tables = {"initial": initial, "transition": transition, "observation": observation}
         logits = {name: _log(name, table) for name, table in tables.items()}
         self.initial_logits, self.transition_logits, self.observation_logits = logits.values()
-        self.rewards = jnp.asarray(np.broadcast_to(np.asarray(reward, np.float32), transition.shape))
-        self.terminals = jnp.asarray(np.zeros(states, bool) if terminal is None else np.asarray(terminal, bool))
+        self.rewards = jax.device_put(np.broadcast_to(np.asarray(reward, np.float32), transition.shape))
+        self.terminals = jax.device_put(np.zeros(states, bool) if terminal is None else np.asarray(terminal, bool))
         if self.terminals.shape != (states,):
             raise CouldaError(f"terminal must be [{states}]; got shape {self.terminals.shape}.")
         self.horizon, self.reparameterization = horizon, reparameterization
@@ -250,4 +251,4 @@ def _log(name: str, table: np.ndarray) -> Array:
             "Each row must be ≥ 0 and sum to 1."
         )
     with np.errstate(divide="ignore"):
-        return jnp.asarray(np.log(table / sums), jnp.float32)
+        return jax.device_put(np.log(table / sums).astype(np.float32))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -204,13 +203,14 @@ class EpisodeLog(Sequence[Episode]):
             raise CouldaError(f"horizon {horizon} is shorter than episode {longest}, which has {self.max_length} steps")
         live = np.arange(horizon) < self.lengths[:, None]
         at, observed = padding(self.lengths, horizon), padding(self.lengths + 1, horizon + 1)
-        return Episode(
-            jax.tree.map(lambda x: jnp.asarray(x[observed]), self.observation),
-            jax.tree.map(lambda x: jnp.asarray(x[at]), self.action),
-            jnp.asarray(np.where(live, self.reward[at], 0)),
-            jnp.asarray(live),
-            jnp.asarray(np.where(live, self.log_prob[at], 0)),
+        columns = (
+            jax.tree.map(lambda x: x[observed], self.observation),
+            jax.tree.map(lambda x: x[at], self.action),
+            np.where(live, self.reward[at], 0),
+            live,
+            np.where(live, self.log_prob[at], 0),
         )
+        return Episode(*jax.device_put(columns))  # which, unlike `asarray`, compiles no program
 
     def sample(self, key: Array, num_episodes: int) -> "EpisodeLog":
         """A minibatch: episodes drawn uniformly with replacement. Consumes `key`."""

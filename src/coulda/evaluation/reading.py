@@ -396,7 +396,7 @@ def _batch_size(log: Log, largest: int = LARGEST_BATCH) -> int:
 def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Episode, Array]:
     rows = np.arange(size) % len(batch)
     whole = batch if size == len(batch) else batch.take(rows)
-    return whole.padded(horizon), jnp.asarray(first + rows, jnp.int32)
+    return whole.padded(horizon), jax.device_put((first + rows).astype(np.int32))
 
 
 @eqx.filter_jit

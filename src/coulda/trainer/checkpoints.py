@@ -24,7 +24,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     key: list[int]
     generator: str
     """Data of the run's PRNG key, and the name of its generator."""
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
+    """None where an evaluation was not finite, for which JSON has no number."""
     settings: Any
     versions: dict[str, str]
 
@@ -60,7 +61,7 @@ def save_checkpoint(folder: Path, step: int, key: Array, state: Any, metrics: di
         step=step,
         key=np.asarray(jax.random.key_data(key)).tolist(),
         generator=str(jax.random.key_impl(key)),
-        metrics=metrics,
+        metrics={name: value if np.isfinite(value) else None for name, value in metrics.items()},
         settings=plain(settings),
         versions={"jax": jax.__version__, "numpy": np.__version__},
     )
@@ -111,8 +112,8 @@ def best_checkpoint(folder: Path, metric: str | None, maximize: bool) -> tuple[f
             metrics = read_artifact(checkpoint_path(folder, step), CHECKPOINT).metadata.metrics
         except ArtifactError:
             continue
-        if metric in metrics:
-            scores[step] = -metrics[metric] if maximize else metrics[metric]
+        if (value := metrics.get(metric)) is not None:
+            scores[step] = -value if maximize else value
     return min(((score, step) for step, score in scores.items()), default=None)
 
 
@@ -141,7 +142,8 @@ def _load(path: Path, step: int, template: Any) -> Checkpoint:
         key = jax.random.wrap_key_data(jnp.asarray(found.key, jnp.uint32), impl=found.generator)
     except (ValueError, TypeError, OverflowError) as error:
         raise ArtifactError(f"{path}: its key cannot be built: {error}") from error
-    return Checkpoint(step, key, state, found.metrics, found.settings)
+    metrics = {name: np.nan if value is None else value for name, value in found.metrics.items()}
+    return Checkpoint(step, key, state, metrics, found.settings)
 
 
 def _is_good(folder: Path, step: int) -> bool:

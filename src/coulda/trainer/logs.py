@@ -63,8 +63,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
-    """Numbers by name, those of a step."""
-    found = msgspec.json.decode(line, type=dict[str, int | float])
+    """Numbers by name, those of a step; None where an evaluation was not finite."""
+    found = msgspec.json.decode(line, type=dict[str, int | float | None])
     found["step"]
     return found
 
