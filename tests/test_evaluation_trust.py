@@ -217,7 +217,7 @@ def test_wrong_observation_probabilities_are_found_and_a_small_log_cannot_tell()
     blurred = mismatch(make(0.4 * see + 0.6 / 4), log)["mismatch"]
     assert blurred.verdict != "trust"
     assert "observations deviate" in blurred.sentence
-    few = mismatch(world, log[:100])["mismatch"]
+    few = mismatch(world, log[:25])["mismatch"]
     assert few.verdict == "caution"
     assert "too small to tell" in few.sentence
 

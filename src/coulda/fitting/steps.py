@@ -48,8 +48,10 @@ def steps_of(log: EpisodeLog) -> Steps:
     time = np.arange(log.num_steps) - log.starts[episode]
     observed = np.asarray(log.observation, float)
     for row in np.argwhere(~np.isfinite(observed))[:1]:
+        names = log.schema.observation_names
+        column = names[row[1]] if names else row[1]
         raise CouldaError(
-            f"observation {row[0]} of the log has {observed[row[0], row[1]]} in column {row[1]}; a fit to seen states "
+            f"observation {row[0]} of the log has {observed[row[0], row[1]]} in column {column}; a fit to seen states "
             "needs finite numbers. Fill them in, or fit hidden states (HiddenFit)."
         )
     action = log.action - int(done.start) if isinstance(done, spaces.Discrete) else log.action.reshape(len(time), -1)
