@@ -154,6 +154,7 @@ class HindsightStudy:
         }
         wrong = {name: (number, *_wrong(case, number, key_truth, truth)) for name, number in case.wrong.items()}
         nats: dict[str, float] = {}
+        right: list[dict[str, Any]] = []
         for size in self.sizes:
             first = size == self.sizes[0]
             log = collect(
