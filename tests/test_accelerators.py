@@ -200,7 +200,7 @@ def fitting(regression: Any, timed: bool, program: Callable[..., Any] = fit_valu
 def amortized() -> Amortized:
     model = played("tiger")[0]
     pairs = simulate_pairs(KEY, model, 8)
-    return Amortized(model, first_network(KEY, Codings.of(model), pairs, 4, 2))
+    return Amortized(model, first_network(KEY, Codings.of(model), pairs, 4, 2, rewards=True))
 
 
 def asking(engine: str, evidence: dict[str, Any], scm: Any) -> tuple[Any, ...]:

@@ -86,7 +86,7 @@ SMALL = {"simulations": 300, "passes": 2, "width": 8, "components": 2, "progress
 def lamp() -> Amortized:
     """With weights at random: what may matter and what may not is as it is before and after training."""
     codings = Codings.of(Lamp())
-    network = first_network(KEY, codings, simulate_pairs(KEY, Lamp(), 300), width=8, components=2)
+    network = first_network(KEY, codings, simulate_pairs(KEY, Lamp(), 300), 8, 2, rewards=True)
     weights, fixed = eqx.partition(network, learnable(network))
     rng = np.random.default_rng(0)
     shaken = jax.tree.map(lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(leaf.dtype), weights)

@@ -47,7 +47,7 @@ class Threshold(Policy):
         """The nearer an action is to what the mean asks for, the likelier."""
         carry = 0.5 * (carry + observation[self.index])
         wanted = jnp.clip((carry - self.first) / self.step, 0.0, self.num_actions - 1.0)
-        return carry, Categorical(logits=-2.0 * jnp.abs(jnp.arange(self.num_actions) - wanted))
+        return carry, Categorical(logits=-2.0 * jnp.abs(jnp.arange(self.num_actions, dtype=float) - wanted))
 
 
 class Balance(Policy):
@@ -154,6 +154,7 @@ class HindsightStudy:
         }
         wrong = {name: (number, *_wrong(case, number, key_truth, truth)) for name, number in case.wrong.items()}
         nats: dict[str, float] = {}
+        right: list[dict[str, Any]] = []
         for size in self.sizes:
             first = size == self.sizes[0]
             log = collect(
