@@ -59,7 +59,8 @@ def main() -> dict[str, Any]:
     }
     hours = {
         f"{devices} accelerators": {
-            name: round(sum(hours_of(*part, devices) for part in parts), 1) for name, parts in experiments.items()
+            name: round(sum(hours_of(n, update, runs, devices) for n, update, runs in parts), 1)
+            for name, parts in experiments.items()
         }
         for devices in DEVICES
     }

@@ -68,7 +68,7 @@ def main() -> dict[str, Any]:
 def network() -> dict[str, Any]:
     """One episode, exactly: seconds with compilation, and of another episode after it."""
     parts = eqx.nn.MLP(6, 4, 200, 1, activation=jnp.tanh, key=jax.random.key(1))
-    model = Network(
+    model = Network(  # pyright: ignore[reportCallIssue]
         network=parts, initial_mean=jnp.zeros(4), initial_scale=jnp.ones(4), transition_scale=0.1 * jnp.ones(4)
     )
     log = collect(jax.random.key(2), model, LinearGaussianPolicy.zero(4, 2), 2)

@@ -143,7 +143,8 @@ def compare(real: np.ndarray, fake: np.ndarray) -> dict[str, Any]:
     """Kolmogorov–Smirnov distances and a classifier two-sample test."""
     real_features, fake_features = features(real), features(fake)
     distances = {
-        name: round(float(stats.ks_2samp(real_features[name], fake_features[name])[0]), 4) for name in FEATURES
+        name: round(float(np.asarray(stats.ks_2samp(real_features[name], fake_features[name]))[0]), 4)
+        for name in FEATURES
     }
     adjacent = [float((f["player_box_distance"] == 1).mean()) for f in (real_features, fake_features)]
     return {

@@ -106,9 +106,7 @@ def drawn(draw: Callable[[Array, tuple[int, ...]], Array], key: Array, shape: tu
 
 
 class Elementwise(NoiseDistribution):
-    """Independent numbers of one kind, drawn as one row however many they are."""
-
-    shape: eqx.AbstractVar[tuple[int, ...]]
+    """Independent numbers of one kind, drawn as one row however many they are; each kind has its `shape` as a field."""
 
     @abc.abstractmethod
     def row(self, key: Array, n: int) -> Array:
@@ -116,15 +114,20 @@ class Elementwise(NoiseDistribution):
 
     def sample(self, key: Array) -> Array:
         """Draw `[shape]`."""
-        return self.row(key, 1).reshape(self.shape)
+        return self.row(key, 1).reshape(_shape(self))
 
     def draws(self, key: Array, n: int) -> Array:
         """Draw `[n, shape]`."""
-        return self.row(key, n).reshape(n, *self.shape)
+        return self.row(key, n).reshape(n, *_shape(self))
 
     def repeated(self, parameter: Array, n: int) -> Array:
         """A parameter for every number of a row."""
-        return jnp.broadcast_to(parameter, (n, *self.shape)).reshape(-1)
+        return jnp.broadcast_to(parameter, (n, *_shape(self))).reshape(-1)
+
+
+def _shape(distribution: Any) -> tuple[int, ...]:
+    """An abstract field would be the first argument of each kind, in the eyes of a type checker."""
+    return distribution.shape
 
 
 class Uniform(Elementwise):

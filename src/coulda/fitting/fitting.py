@@ -177,7 +177,7 @@ def _tried(counts: Counts, pairs: float, log: EpisodeLog) -> tuple[str, ...]:
         f"{pairs:.1%} of all steps do something that no other fold of the log does in the same place.",
     ]
     if (unused := np.flatnonzero(counts.tried.sum(1) == 0)).size:
-        told.append(f"Never taken: action {', '.join(_called(log, a) for a in unused)}.")
+        told.append(f"Never taken: action {', '.join(_called(log, int(a)) for a in unused)}.")
     rows = {(a, s) for a, s, _ in counts.place.tolist()}
     certain = len(rows) == len(counts.place)
     told.append("What follows is certain in every pair." if certain else "What follows is up to chance.")

@@ -214,7 +214,7 @@ def of_weights(answers: Sequence[Answer]) -> dict[str, Any]:
         "weight tail": lambda a: a.seen["effective sample size"] >= 70 and a.seen["spread"] < UNSTABLE_SPREAD,
         "spread": lambda a: a.seen["effective sample size"] >= 70 and a.seen["weight tail"] < LONG_TAIL,
     }
-    found = {name: banded(name, filter(others, plain), "both") for name, others in calm.items()}
+    found: dict[str, Any] = {name: banded(name, filter(others, plain), "both") for name, others in calm.items()}
     trusted = lambda a: calm["spread"](a) and a.seen["spread"] < UNSTABLE_SPREAD
     found["cap"] = banded("cap", (a for a in answers if a.method == "CIS" and trusted(a)), "both")
     kinds = ("bca", "student", "both")
