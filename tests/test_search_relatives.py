@@ -99,7 +99,7 @@ def direct_gps(prior, policy, episodes, fresh, action_noise, ratio):
     return {name: getattr(policy, name) + STEP_SIZE * value for name, value in score.items()}
 
 
-@pytest.mark.parametrize("ratio", [True, False])
+@pytest.mark.parametrize("ratio", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_cf_gps_with_a_linear_scm_and_a_regulator_is_gps(ratio):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # steps are int32, sizes int64
         environment, model = Pendulum(horizon=4), linear_scm(horizon=4)
