@@ -163,7 +163,7 @@ def test_parameters_of_another_policy_are_refused(tmp_path):
 def test_a_model_without_a_posterior_is_searched_with_the_source_that_is_chosen(folder, capsys):
     brief = "--preset smoke --evaluation-episodes 8 --no-progress --folder run --out out"
     main(["search", "--model", "own.py:pump", "--policy", "own.py:upkeep", *brief.split()])
-    assert "Scenarios: particles, since" in capsys.readouterr().out
+    assert "Scenarios: particles (1,000), since" in capsys.readouterr().out
     assert {row.method for row in load_report("out").table.rows} == {"MB-PE", "CF-PE", "on-policy"}
 
 
