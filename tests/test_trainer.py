@@ -206,7 +206,7 @@ def test_kills_lose_nothing(tmp_path):
     assert "10 kills" in program("kill", tmp_path / "killed", 100_000, 10, 0)
     steps = checkpoint_steps(tmp_path / "killed")[-1] + 4
     for folder in ("killed", "alone"):
-        assert program("run", tmp_path / folder, steps, 0) == f"done {steps}\n"
+        assert program("run", tmp_path / folder, steps, 0) == f"None {steps}\n"  # nothing stopped it
     assert state_files(tmp_path / "killed") == state_files(tmp_path / "alone")
     assert not list((tmp_path / "killed").glob(".*.partial"))
 

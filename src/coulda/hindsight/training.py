@@ -171,7 +171,8 @@ class HindsightTraining(eqx.Module):
         batch = min(BATCH, len(pairs))
         updates = len(pairs) // batch
         passes = passes or int(np.clip(UPDATES // updates, FEWEST_PASSES, MOST_PASSES))
-        rate = optax.warmup_cosine_decay_schedule(0.0, LEARNING_RATE, max(passes * updates // 20, 1), passes * updates)
+        total = max(passes * updates, 2)  # one to rise, one to fall
+        rate = optax.warmup_cosine_decay_schedule(0.0, LEARNING_RATE, max(total // 20, 1), total)
         optimizer = optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(rate, weight_decay=WEIGHT_DECAY))
         return cls(codings, jax.tree.map(jnp.asarray, pairs), optimizer, batch, passes, steps)
 
