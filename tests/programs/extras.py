@@ -23,11 +23,11 @@ from coulda.trainer.logs import open_logs
 
 MODEL = tiger(horizon=2, reparameterization="gumbel_max")
 LOG = collect(jax.random.key(0), MODEL, UniformPolicy(3), 50)
-POLICY = TabularPolicy([[0.1, 0.0, 0.9], [0.1, 0.9, 0.0], [1.0, 0.0, 0.0]])
+BOLD = TabularPolicy([[0.1, 0.0, 0.9], [0.1, 0.9, 0.0], [1.0, 0.0, 0.0]])
 
 
 def plots(folder: Path) -> None:
-    compare(jax.random.key(0), LOG, {"bold": POLICY}, model_free(LOG)).plot().save(folder / "table.svg")
+    compare(jax.random.key(0), LOG, {"bold": BOLD}, model_free(LOG)[:1]).plot().save(folder / "table.svg")
 
 
 def sokoban(folder: Path) -> None:
@@ -45,11 +45,11 @@ def tables(folder: Path) -> None:
     for name in ("log.csv", "log.parquet"):
         write_any(folder / name, LOG)
         _same(read_any(folder / name))
-    compare(jax.random.key(0), LOG, {"bold": POLICY}, model_free(LOG)).to_frame()
+    compare(jax.random.key(0), LOG, {"bold": BOLD}, model_free(LOG)[:1]).to_frame()
 
 
 def onnx(folder: Path) -> None:
-    write_onnx(folder / "bold.onnx", POLICY)
+    write_onnx(folder / "bold.onnx", BOLD)
     find_policy(str(folder / "bold.onnx"), MODEL.action_space)
 
 
@@ -63,8 +63,9 @@ def mcts(folder: Path) -> None:
 
 
 def ray(folder: Path) -> None:
-    with Ray(WorkSpec("tests.programs.recipes:counted"), num_workers=1) as cluster:
-        assert float(next(gather(cluster, jnp.float32(2), [3]))["product"]) == 6
+    with Ray(WorkSpec("recipes:counted"), num_workers=1) as cluster:
+        cluster.publish(0, jnp.float32(2))
+        assert [float(batch.value["product"]) for batch in gather(cluster, [3])] == [6]
 
 
 def tensorboard(folder: Path) -> None:

@@ -2,8 +2,7 @@
 
     python tests/programs/release.py 3.11 3.12 3.13
 
-Pythons are names on the PATH (`3.12` is `python3.12`) or paths. Environments are made in `.cache/release`, and anew each
-time. Ray is tried where a network of its own can be had (`unshare`), since it listens on all addresses.
+Each is `python3.11` and so on of the PATH. Environments are made in `.cache/release`, and anew each time. Ray is tried where a network of its own can be had (`unshare`), since it listens on all addresses.
 """
 
 import json
@@ -40,9 +39,8 @@ def main(pythons: list[str]) -> None:
     run(builder, "-m", "build", "--wheel", "--outdir", wheel, ROOT)
     [built] = wheel.glob("*.whl")
     for python in pythons:
-        name = f"python{python}" if re.fullmatch(r"[\d.]+", python) else python
-        newcomer(environment(name, f"wheel-{Path(python).name}", built))
-        tested(environment(name, f"source-{Path(python).name}", f"{ROOT}[tables]", "pytest", "hypothesis"))
+        newcomer(environment(f"python{python}", f"wheel-{python}", built))
+        tested(environment(f"python{python}", f"source-{python}", f"{ROOT}[tables]", "pytest", "hypothesis"))
     for extra in EXTRAS:
         alone(environment(sys.executable, extra, f"{built}[{extra}]"), extra)
 
@@ -69,7 +67,8 @@ def newcomer(python: Path) -> None:
 
 def tested(python: Path) -> None:
     """A part of the tests that goes through all rooms below evaluation."""
-    run(python, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *(ROOT / f"tests/{name}.py" for name in TESTS))
+    files = [ROOT / "tests" / f"{name}.py" for name in TESTS]
+    run(python, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *files)
 
 
 def alone(python: Path, extra: str) -> None:
