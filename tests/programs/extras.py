@@ -1,6 +1,6 @@
 """What each extra is for, tried in an environment that has perhaps one of them: `python extras.py FOLDER`.
 
-Prints, for each, "works" or the error, as JSON. What is missing must be named by the error, with the extra that brings it.
+Prints, for each, "works" or the error, as JSON. An error must name what is missing, and the extra that brings it.
 """
 
 import json

@@ -2,7 +2,8 @@
 
     python tests/programs/release.py 3.11 3.12 3.13
 
-Each is `python3.11` and so on of the PATH. Environments are made in `.cache/release`, and anew each time. Ray is tried where a network of its own can be had (`unshare`), since it listens on all addresses.
+Each is `python3.11` and so on of the PATH. Environments are made in `.cache/release`, and anew each time. Ray is tried
+in a network of its own (`unshare`), since it listens on all addresses.
 """
 
 import json
@@ -62,7 +63,7 @@ def newcomer(python: Path) -> None:
     run(python, "-m", "coulda", "doctor")
     run(python, "readme.py")
     run(python, "world.py")
-    run(python, *"-m coulda evaluate log --model world.py:model --policy world.py:policy".split())
+    run(python, "-m", "coulda", "evaluate", "log", "--model", "world.py:model", "--policy", "world.py:policy")
 
 
 def tested(python: Path) -> None:
