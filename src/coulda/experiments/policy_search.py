@@ -155,7 +155,9 @@ def kept(folder: Path, preset: SearchPreset, seed: int, setting: Setting) -> dic
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Seed)
     except msgspec.DecodeError as error:
-        raise CouldaError(f"{path}: expected the curves of a seed ({error}); remove it, and it is made again") from error
+        raise CouldaError(
+            f"{path}: expected the curves of a seed ({error}); remove it, and it is made again"
+        ) from error
     if found.preset != _recipe(preset):
         return None
     return next((run for run in found.runs if run["setting"] == asdict(setting)), None)
