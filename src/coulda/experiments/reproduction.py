@@ -113,8 +113,7 @@ def search_preset(sizes: Ingredients, preset: str) -> SearchPreset:
 
 def _scenarios_of_search(sizes: Ingredients, preset: str) -> ScenarioRecipe:
     """A scenario model for the episodes of all policies on the way, not for the last percents of the uniform one's."""
-    most = {"7x7": 2500, "8x8": 2500, "10x10": 1200}[sizes.world]
-    updates = min(sizes.scenarios.updates, most) if preset == "desktop" else sizes.scenarios.updates
+    updates = min(sizes.scenarios.updates, 2500) if preset == "desktop" else sizes.scenarios.updates
     return replace(sizes.scenarios, expert=True, updates=updates)
 
 
