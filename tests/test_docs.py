@@ -26,6 +26,16 @@ def blocks(page) -> str:
     return "\n".join(lines)
 
 
+def write_files(page, folder) -> bool:
+    """Write the files that a page shows, blocks that begin with a comment such as `# my.py`; whether there are any."""
+    files: dict[str, str] = {}
+    for name, block in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page.read_text(), re.M | re.S):
+        files[name] = files.get(name, "") + block
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return bool(files)
+
+
 WITH_CODE = [page for page in PAGES if "_build" not in page.parts and blocks(page).strip()]
 
 
@@ -68,6 +78,7 @@ def test_page_runs(page, tmp_path, monkeypatch):
     if page in NEEDS:
         pytest.importorskip(NEEDS[page])
     monkeypatch.chdir(tmp_path)
+    write_files(page, tmp_path)
     # Readers do not work in our strict mode.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         exec(compile(blocks(page), str(page), "exec"), {"__name__": "__main__"})
