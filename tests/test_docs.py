@@ -141,3 +141,32 @@ def test_a_world_is_evaluated_and_drawn(tmp_path):
         found = load_page("worlds").make("queue", tmp_path / "queue.svg", episodes=8, truth=8)
     assert set(found["wrong model"]["balance"]) == {"MB-PE", "CF-PE", "on-policy"}
     assert (tmp_path / "queue.svg").read_text().startswith("<?xml")
+
+
+MAKES = {
+    "docs/_static/alice": "pictures",
+    "docs/_static/calibration": "pictures",
+    "docs/_static/figure_1": "pictures",
+    "docs/_static/walk_": "pictures",
+    "docs/sokoban_episode": "pictures",
+    "docs/_static/explorer": "screenshots",
+    "docs/_static/report_": "screenshots",
+    "docs/_static/world_": "worlds",
+    "results/": "studies",
+}
+"""How pictures' names begin, and the command of the Makefile that makes them."""
+
+
+def test_every_picture_is_made_by_a_command():
+    pictures = {
+        (page.parent / name).resolve().relative_to(ROOT).as_posix()
+        for page in PAGES
+        if "_build" not in page.parts
+        for name in re.findall(r"[\w./-]+\.(?:svg|png)(?=[\s)\"])", page.read_text())
+        if "/" in name or (page.parent / name).exists()
+    }
+    assert len(pictures) > 15
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    for picture in pictures:
+        assert (ROOT / picture).exists(), picture
+        assert next(make for start, make in MAKES.items() if picture.startswith(start)) in targets, picture

@@ -44,24 +44,30 @@ SHORTER = {
 """What makes a command small. A page says what is worth doing; here it is only to work."""
 
 READERS = """
+import numpy as np
+
 from coulda.environments import tiger
 from coulda.policies import TabularPolicy, UniformPolicy, load_parameters
 
-model = tiger(horizon=3, reparameterization="gumbel_max")
-policy = TabularPolicy([[0.1, 0.0, 0.9], [0.1, 0.9, 0.0], [1.0, 0.0, 0.0]])
+probabilities = np.array([[0.1, 0.0, 0.9], [0.1, 0.9, 0.0], [1.0, 0.0, 0.0]], np.float32)
+model, policy = tiger(horizon=3, reparameterization="gumbel_max"), TabularPolicy(probabilities)
+
 
 def ppo(observations):
-    return policy.logits[observations]  # stands for a network of another framework
+    return probabilities[observations]  # stands for a network of another framework
+
 
 def found():
     return load_parameters("found/policy", policy)
 
+
 if __name__ == "__main__":
     import jax
+
     from coulda.episodes import collect, write_any
-    log = collect(jax.random.key(0), model, UniformPolicy(3), 100)
+
     for name in ("logs", "log", "log.csv"):
-        write_any(name, log)
+        write_any(name, collect(jax.random.key(0), model, UniformPolicy(3), 100))
 """
 """`my.py` of pages that speak of the reader's own."""
 
