@@ -2,7 +2,7 @@
 
 In the order in which they import each other: `tiles` (the seven categories), `boxoban` and `pool` (levels on
 disk), `generator`, `solver`, `action_table` and `planner` (the expert), `checks`, `noise`, `environment` (`Sokoban`,
-the POMDP), `boards` and `batch` (the fast path), `drawing`, `gym`.
+the POMDP), `revealed` (what an episode tells of its level), `boards` and `batch` (the fast path), `drawing`, `gym`.
 """
 
 from coulda.environments.sokoban.action_table import ActionTable, tabulate
@@ -16,6 +16,7 @@ from coulda.environments.sokoban.gym import POSokobanEnv, POSokobanVectorEnv, re
 from coulda.environments.sokoban.noise import UniformLevels
 from coulda.environments.sokoban.planner import SolverPlanner, SolverPlanners, solver_planners
 from coulda.environments.sokoban.pool import read_pool, write_pool
+from coulda.environments.sokoban.revealed import LevelEvidence, Revealed, revealed
 from coulda.environments.sokoban.solver import SOLVED, UNKNOWN, UNSOLVABLE, Solutions, solve
 
 __all__ = [
@@ -25,9 +26,11 @@ __all__ = [
     "ActionTable",
     "Game",
     "LevelCheck",
+    "LevelEvidence",
     "LevelFileError",
     "POSokobanEnv",
     "POSokobanVectorEnv",
+    "Revealed",
     "Sokoban",
     "SokobanBatch",
     "Solutions",
@@ -39,6 +42,7 @@ __all__ = [
     "generate",
     "read_levels",
     "read_pool",
+    "revealed",
     "solve",
     "solver_planners",
     "tabulate",
