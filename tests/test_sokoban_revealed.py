@@ -25,24 +25,35 @@ EPISODES, STEPS, MASK = 4096, 25, 0.8
 
 
 def world(side: int, boxes: int) -> Sokoban:
-    levels = UniformLevels(generate(jax.random.key(side), EPISODES // 8, side, side, boxes))
-    return Sokoban(levels, GumbelMaxChoice(5), side, side, boxes, STEPS, MASK)
+    return Sokoban(
+        levels=UniformLevels(levels_of(side, boxes)),
+        action_mechanism=GumbelMaxChoice(5),
+        height=side,
+        width=side,
+        num_boxes=boxes,
+        horizon=STEPS,
+        mask_probability=MASK,
+    )
+
+
+def levels_of(side: int, boxes: int) -> np.ndarray:
+    return generate(jax.random.key(side), EPISODES // 8, side, side, boxes)
 
 
 @eqx.filter_jit
-def played(environment: Sokoban, keys, experts=None, numbers=None):
+def played(environment: Sokoban, keys, experts=None, levels=None):
     """Levels, what episodes reveal of them, and the episodes; of the uniform policy, or for a half of a solver."""
 
-    def one(key, number):
+    def one(key, number, level):
         scenario = environment.scenario_prior.sample(key)
         actor = UniformPolicy(5)
         if experts is not None:
-            scenario = eqx.tree_at(lambda s: s.initial, scenario, environment.levels.levels[number])
+            scenario = eqx.tree_at(lambda s: s.initial, scenario, level)
             actor = ExpertMixture(experts(number), actor, jnp.float32(0.5))
         episode = rollout(environment, actor, scenario).episode
         return scenario.initial, revealed(episode, environment.window), episode
 
-    return jax.vmap(one)(keys, numbers)
+    return jax.vmap(one)(keys, jnp.arange(len(keys)), levels)
 
 
 def wrong(levels, found: Revealed) -> int:
@@ -65,7 +76,7 @@ def test_what_a_random_episode_reveals_is_always_right(side, boxes):
     assert 0.4 < floor < 0.95
     assert other > 0.98
     # Twins: the last observation taken for the first, and the window taken for wider than it is.
-    last = np.asarray(episodes.observation)[:, -1]
+    last = episodes.observation[:, -1]
     assert wrong(levels, Revealed(last, last != tiles.EMPTY)) > EPISODES
     assert wrong(levels, jax.jit(jax.vmap(lambda e: revealed(e, 5)))(episodes)) > EPISODES
 
@@ -73,12 +84,11 @@ def test_what_a_random_episode_reveals_is_always_right(side, boxes):
 @pytest.mark.slow
 def test_what_an_expert_moves_is_taken_back():
     """Half of the actions are of the solver: boxes are pushed in most episodes, and episodes end early."""
-    environment = world(8, 2)
-    numbers = jnp.arange(512)
-    experts = solver_planners(environment.levels.levels, 2)
+    environment, drawn = world(8, 2), levels_of(8, 2)
+    experts = solver_planners(drawn, 2)
     for seed in range(4):
         keys = jax.random.split(jax.random.key(seed), 512)
-        levels, found, episodes = played(environment, keys, experts, numbers)
+        levels, found, episodes = played(environment, keys, experts, jnp.asarray(drawn))
         assert wrong(levels, found) == 0
         assert float(np.mean(np.asarray(episodes.reward).sum(1) > 0)) > 0.3  # else nothing was pushed
         # The twin: without taking boxes back, what they were pushed on to is wrong.

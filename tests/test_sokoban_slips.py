@@ -14,11 +14,12 @@ from coulda.pomdp import GumbelMaxChoice, rollout
 from coulda.studies.slips import Sizes, run
 
 EPISODES, STEPS, SLIP = 512, 25, 0.1
+SIZES = {"height": 7, "width": 7, "num_boxes": 1, "horizon": STEPS, "mask_probability": 0.8}
 
 
 def world(slip: float) -> SlipperySokoban:
     levels = UniformLevels(generate(jax.random.key(0), 8, 7, 7, 1))
-    return SlipperySokoban(levels, GumbelMaxChoice(5), 7, 7, 1, STEPS, 0.8, slip_probability=slip)
+    return SlipperySokoban(levels=levels, action_mechanism=GumbelMaxChoice(5), slip_probability=slip, **SIZES)
 
 
 @eqx.filter_jit
@@ -66,7 +67,7 @@ def test_nothing_past_the_history_is_used():
 
 def test_without_slips_it_is_the_same_world():
     """Step by step, whatever the noise."""
-    plain = Sokoban(UniformLevels(generate(jax.random.key(0), 8, 7, 7, 1)), GumbelMaxChoice(5), 7, 7, 1, STEPS, 0.8)
+    plain = Sokoban(levels=world(0.0).levels, action_mechanism=GumbelMaxChoice(5), **SIZES)
     ice = world(0.0)
 
     @jax.jit
@@ -85,7 +86,7 @@ def test_without_slips_it_is_the_same_world():
 def test_what_cannot_be_is_refused():
     with pytest.raises(CouldaError, match="slip_probability must lie in"):
         world(1.0)
-    plain = Sokoban(UniformLevels(generate(jax.random.key(0), 1, 7, 7, 1)), GumbelMaxChoice(5), 7, 7, 1)
+    plain = Sokoban(levels=world(0.0).levels, action_mechanism=GumbelMaxChoice(5), **SIZES)
     with pytest.raises(CouldaError, match="the model has no `outcomes`"):
         Stepwise(plain)
 

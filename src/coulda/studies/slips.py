@@ -94,7 +94,14 @@ def make(sizes: Sizes) -> Study:
     """The world of these sizes."""
     levels = generate(jax.random.key(sizes.seed), sizes.levels, 7, 7, 1)
     world = SlipperySokoban(
-        UniformLevels(levels), GumbelMaxChoice(5), 7, 7, 1, 25, mask_probability=0.8, slip_probability=sizes.slip
+        levels=UniformLevels(levels),
+        action_mechanism=GumbelMaxChoice(5),
+        height=7,
+        width=7,
+        num_boxes=1,
+        horizon=25,
+        mask_probability=0.8,
+        slip_probability=sizes.slip,
     )
     return Study(world, solver_planners(levels, 1))
 

@@ -77,11 +77,11 @@ class LevelEvidence(eqx.Module):
         """The evidence of one episode."""
         found = revealed(episode, self.window)
         looks = (episode.length + 1 - length).astype(jnp.float32)
-        category = jnp.arange(tiles.NUM_TILES, dtype=jnp.uint8)
+        category = jnp.arange(tiles.NUM_TILES)
         certain = (category == tiles.EMPTY) | (looks == 0)
         missed = jnp.where(certain, 0.0, looks * jnp.log(jnp.float32(self.mask_probability)))
-        only = jnp.where(found.tiles[..., None] == category, 0.0, -jnp.inf)
-        return jnp.where(found.known[..., None], only, missed)
+        only = jnp.log(jax.nn.one_hot(found.tiles, tiles.NUM_TILES))
+        return jnp.where(found.known[..., None], only, missed[None, None])
 
 
 def _shown(grid: Array, window: int) -> Array:
