@@ -24,7 +24,7 @@ from coulda.hindsight import Exact, Prior
 from coulda.noise import Categorical, Normal, Uniform
 from coulda.policies import LinearGaussianPolicy, UniformPolicy
 from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice, LocationScaleAction, Policy
-from coulda.pomdp.walk import taken_log_probs
+from coulda.pomdp.rollout import taken_log_probs
 from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, Table, triage
 
 KEY = jax.random.key(5)

@@ -19,7 +19,7 @@ from coulda.episodes.log import concatenate
 from coulda.evaluation.diagnostics import UNUSUAL
 from coulda.evaluation.reading import Log, run
 from coulda.pomdp import POMDP, Episode, Policy
-from coulda.pomdp.walk import taken_log_probs
+from coulda.pomdp.rollout import taken_log_probs
 from coulda.tails import normal_above
 
 MOST_EPISODES = 2000

@@ -24,7 +24,7 @@ from coulda.evaluation.intervals import Returns
 from coulda.evaluation.nodes import nodes
 from coulda.evaluation.outside import ask_host, columns_of, is_column, is_host
 from coulda.pomdp import Episode, Policy, batched
-from coulda.pomdp.walk import all_log_probs, log_probs_of, next_actions, remembers, taken_log_probs
+from coulda.pomdp.rollout import all_log_probs, log_probs_of, next_actions, remembers, taken_log_probs
 
 Log = EpisodeLog | StoredLog
 
