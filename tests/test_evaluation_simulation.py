@@ -16,8 +16,7 @@ from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, collect, fit_behavior, open_log, write_log
 from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation import OnScenarios, compare, evaluate
-from coulda.evaluation.estimate import VERDICTS
-from coulda.evaluation.method import reading_for
+from coulda.evaluation.estimate import VERDICTS, reading_for
 from coulda.evaluation.simulation import simulate
 from coulda.evaluation.two_samples import energy_test
 from coulda.hindsight import Exact, Prior

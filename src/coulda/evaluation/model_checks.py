@@ -8,6 +8,8 @@
 Whether the inferred noise is distributed as the model says is a check of its own (`mismatch`).
 """
 
+from dataclasses import replace
+
 import equinox as eqx
 import gymnasium
 import jax
@@ -26,6 +28,8 @@ from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.rollout import run_actions
 from coulda.tails import normal_above
 
+_OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
+"""Diagnostics of hindsight that speak against its model."""
 FEW_EXAMPLES = 10
 """Below this many a probability that is estimated from them is off by up to 0.16 on average."""
 
@@ -102,19 +106,9 @@ def _same_rows(a: Array, b: Array) -> Array:
     return ((jnp.abs(a - b) <= 1e-3 * (1 + jnp.abs(b))) | jnp.isnan(b)).all(1)
 
 
-def chosen_by_ends(reading: Reading) -> bool:
-    """Whether the log lacks the observations after the last actions of episodes that ended early.
-
-    How they ended is then no evidence, and where an episode's evidence stops depends on its end. Where all episodes
-    last as long as the longest, nothing is chosen: all are conditioned on the same number of steps.
-    """
-    early = bool((reading.lengths < reading.reward.shape[1]).any())
-    return reading.log.schema.last_observation == "repeated" and early
-
-
 def missing_end(source: ScenarioSource, reading: Reading) -> tuple[Diagnostic, ...]:
     """Of hindsight that cannot see how episodes ended."""
-    if int(source.steps) == 0 or not chosen_by_ends(reading):
+    if int(source.steps) == 0 or not reading.chosen_by_ends:
         return ()
     sentence = (
         "The log lacks the observation after each last action, so that how episodes ended does not enter their "
@@ -184,6 +178,24 @@ def hindsight_diagnostic(hindsight: Estimate, prior: Estimate, ends_unseen: bool
         else f", which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
     )
     return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", sentence + why)
+
+
+def blame_model(methods: dict[str, Estimate], one_prior: bool, ends_unseen: bool) -> None:
+    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know.
+
+    Where both rest on `one_prior`, a value that hindsight moves speaks against it, and so against both. A network that
+    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone. Where
+    `ends_unseen` move it, that is nothing against the model, and CF-PE alone is biased.
+    """
+    for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
+        prior, hindsight = methods["MB-PE"], methods[name]
+        if prior.value is None or hindsight.value is None:
+            continue
+        moved = hindsight_diagnostic(hindsight, prior, ends_unseen)
+        methods[name] = hindsight.with_diagnostics(moved) if one_prior else hindsight
+        found = [d for d in hindsight.diagnostics if d.name in _OF_THE_MODEL]
+        others = [d for d in prior.diagnostics if d.name not in (*_OF_THE_MODEL, moved.name)]
+        methods["MB-PE"] = replace(prior, diagnostics=(*found, *(() if ends_unseen else (moved,)), *others))
 
 
 def support_diagnostic(key: Array, model: POMDP, policy: Policy, log: Log, episodes: int = 1000) -> Diagnostic:

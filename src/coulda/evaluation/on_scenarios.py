@@ -17,25 +17,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.episodes.behavior import logged_behavior
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
+from coulda.evaluation.diagnostics import (
+    as_known_by,
+    inferred_log_diagnostic,
+    log_diagnostics,
+    simulated_log_diagnostic,
+    spread_diagnostic,
+)
 from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.drawing import STEPS
-from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
-from coulda.evaluation.exact import check_exact, exact_returns
+from coulda.evaluation.estimate import Diagnostic, Estimate, Method, Rows, Run, flawed, key_for
+from coulda.evaluation.exact import check_exact, check_exact_log, exact_row
 from coulda.evaluation.foresight import foresight_diagnostic
 from coulda.evaluation.grounds import Grounds, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
-from coulda.evaluation.logged_behavior import logged_behavior, sample_for
-from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.model_checks import (
     Replay,
+    blame_model,
     check_log_fits,
-    chosen_by_ends,
     ends_diagnostic,
-    hindsight_diagnostic,
     malformed_diagnostic,
     missing_end,
     replay,
@@ -50,22 +54,20 @@ from coulda.evaluation.reading import (
     generator,
     padded_batch,
     padded_batches,
-    run,
+    sample_for,
     to_numpy,
 )
-from coulda.evaluation.self_checks import as_known_by, inferred_log_diagnostic, simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
-from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
+from coulda.hindsight import Choice, Inference, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, fresh, informed
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
+from coulda.pomdp.batching import run
 from coulda.pomdp.rollout import FINE
 
-_OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
-"""Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
 TINY = 1e-300
@@ -106,12 +108,8 @@ class OnScenarios(Method):
     def check_log(self, log: Log) -> None:
         """The model must be able to see what was logged, to do what was done, and to go on for as long."""
         check_log_fits(self.model, log)
-        if self.exact and not (isinstance(self.scenarios, Exact) and self.scenarios.behavior is None):
-            raise CouldaError(
-                "exact CF-PE is that of the posterior Exact(model), without a behavior; give scenarios=it"
-            )
-        if self.exact and log.schema.last_observation == "repeated":
-            raise CouldaError("exact CF-PE needs the observation after each last action, which this log lacks")
+        if self.exact:
+            check_exact_log(self.scenarios, log)
 
     @cached_property
     def choice(self) -> Choice:
@@ -142,15 +140,16 @@ class OnScenarios(Method):
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
         found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
         for name, methods in found.items():
-            if self.exact:
-                methods |= self._exactly(key_scenarios, reading, name, methods, run.precision)
-            _blame_model(methods, self.choice.source.knows_the_prior, chosen_by_ends(reading))
+            if self.exact and "CF-PE" in methods:
+                sampled, policy = methods["CF-PE"], reading.policies[name]
+                methods["CF-PE"] = exact_row(key_scenarios, self.model, policy, reading, sampled, run.precision)
+            blame_model(methods, self.choice.source.knows_the_prior, reading.chosen_by_ends)
             for estimate in methods.values():
                 estimate.details["scenarios from"] = self.choice.why
             if self.estimated_from is not None:
                 policy = reading.policies[name]
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
-                methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
+                methods |= {method: estimate.with_diagnostics(thin) for method, estimate in methods.items()}
             if self.grounds is not None:
                 found[name] = grounded(key_support, self.grounds, reading.policies[name], methods)
             else:
@@ -160,29 +159,8 @@ class OnScenarios(Method):
             for name, methods in again.items():
                 for method, estimate in methods.items():
                     mine = found[name][method]
-                    found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
+                    found[name][method] = mine.with_diagnostics(reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
-
-    def _exactly(
-        self, key: Array, reading: Reading, policy: str, methods: dict[str, Estimate], precision: Precision
-    ) -> dict[str, Estimate]:
-        """CF-PE with all of each episode, without the noise of scenarios; its checks are those of the sampled one."""
-        assert isinstance(self.model, FinitePOMDP)
-        name = "CF-PE"
-        if name not in methods:
-            return {}
-        actor, discount = reading.policies[policy], reading.asked.discount
-        ratios = Ratios.mean_of(exact_returns(self.model, actor, reading.log, discount))
-        interval = precision.of_returns(generator(key), ratios)
-        return {
-            name: replace(
-                methods[name],
-                value=ratios.value,
-                interval=interval,
-                terms=ratios.terms,
-                details={STEPS: self.model.horizon + 1},
-            )
-        }
 
     def work(
         self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
@@ -280,11 +258,13 @@ def evaluate_sources(
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
         run.advance(count)
-    alone = all(int(source.steps) == 0 for source in sources) or chosen_by_ends(reading)
+    alone = all(int(source.steps) == 0 for source in sources) or reading.chosen_by_ends
     alone &= all(source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
     simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
-    foreseen = () if alone else foresight_diagnostic(key_check, sources[-1], model, reading)
+    # Of a finite model that is inferred exactly, all that can be foreseen is counted: see `mismatch`.
+    counted = isinstance(model, FinitePOMDP) and sources[-1].is_exact
+    foreseen = () if alone or counted else foresight_diagnostic(key_check, sources[-1], model, reading)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
@@ -431,7 +411,7 @@ def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: 
     if not source.is_exact:
         found = inference_diagnostics(tally.inferred) + found
     # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
-    if history and not chosen_by_ends(reading):
+    if history and not reading.chosen_by_ends:
         found = tally.shifts.diagnostic() + found
     if type(model).malformed is not POMDP.malformed:
         found = (malformed_diagnostic(float(np.mean(tally.malformed))), *found)
@@ -478,25 +458,3 @@ def _estimate(
         diagnostics=spread_diagnostic(terms) + shared,
         details=details,
     )
-
-
-def _blame_model(methods: dict[str, Estimate], one_prior: bool, ends_unseen: bool) -> None:
-    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know.
-
-    Where both rest on `one_prior`, a value that hindsight moves speaks against it, and so against both. A network that
-    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone. Where
-    `ends_unseen` move it, that is nothing against the model, and CF-PE alone is biased.
-    """
-    for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
-        prior, hindsight = methods["MB-PE"], methods[name]
-        if prior.value is None or hindsight.value is None:
-            continue
-        moved = hindsight_diagnostic(hindsight, prior, ends_unseen)
-        methods[name] = _with(hindsight, moved) if one_prior else hindsight
-        found = [d for d in hindsight.diagnostics if d.name in _OF_THE_MODEL]
-        others = [d for d in prior.diagnostics if d.name not in (*_OF_THE_MODEL, moved.name)]
-        methods["MB-PE"] = replace(prior, diagnostics=(*found, *(() if ends_unseen else (moved,)), *others))
-
-
-def _with(estimate: Estimate, diagnostic: Diagnostic) -> Estimate:
-    return replace(estimate, diagnostics=(*estimate.diagnostics, diagnostic))
