@@ -8,7 +8,7 @@
 Whether the inferred noise is distributed as the model says is a check of its own (`mismatch`).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import equinox as eqx
 import gymnasium
@@ -19,10 +19,13 @@ from jax import Array
 
 from coulda.episodes.log import spans
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import RARE, UNUSUAL, graded
+from coulda.evaluation.diagnostics import RARE, UNUSUAL, graded, log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.inferred import inference_diagnostics
+from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.reading import Log, Reading
-from coulda.hindsight import ScenarioSource
+from coulda.hindsight import Inference, ScenarioSource
+from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.rollout import run_actions
@@ -104,6 +107,80 @@ def _same_rows(a: Array, b: Array) -> Array:
     """
     a, b = a.reshape(len(a), -1).astype(float), b.reshape(len(b), -1).astype(float)
     return ((jnp.abs(a - b) <= 1e-3 * (1 + jnp.abs(b))) | jnp.isnan(b)).all(1)
+
+
+class Checked(eqx.Module):
+    """What is seen of the scenarios of one episode, `[M]` each, and of how they were inferred."""
+
+    replay: Replay
+    shift: Shift
+    """The mean over the scenarios."""
+    malformed: Array
+    inference: Inference
+
+
+def check(
+    key: Array,
+    model: POMDP,
+    source: ScenarioSource,
+    episode: Episode,
+    scenarios: Scenario,
+    inference: Inference,
+    *,
+    repeated: bool,
+) -> Checked:
+    """Hold scenarios `[M, ...]` against the episode that they were inferred from, and against the prior.
+
+    The key is that of the inference, from which the prior's own draws are made.
+    """
+
+    def one(key: Array, scenario: Scenario) -> tuple[Replay, Shift, Array]:
+        exactly, rewards = source.infers_observation_noise, source.weighs_rewards
+        replayed = replay(model, scenario, episode, source.steps, exactly=exactly, rewards=rewards)
+        shifted = shift(model, scenario, fresh(key, model), episode, closing=not repeated)
+        return replayed, shifted, model.malformed(scenario)
+
+    count = jax.tree.leaves(scenarios)[0].shape[0]
+    replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, count), scenarios)
+    return Checked(replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference)
+
+
+@dataclass
+class Checks:
+    """What is kept of what was seen of all episodes."""
+
+    replays: list[Replay] = field(default_factory=list)
+    malformed: list[float] = field(default_factory=list)
+    shifts: Shifts = field(default_factory=Shifts)
+    inference: list[Inference] = field(default_factory=list)
+
+    def add(self, found: Checked) -> None:
+        """Count a batch, `[n, M]` in each array."""
+        self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
+        self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
+        self.shifts.add(found.shift)
+        self.inference.append(found.inference)
+
+    @property
+    def inferred(self) -> Inference:
+        """How well the scenarios of each episode could be inferred, `[N]` each."""
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.inference)
+
+    def diagnostics(self, model: POMDP, source: ScenarioSource, reading: Reading) -> tuple[Diagnostic, ...]:
+        """What all policies share: checks of the scenarios, and of the log."""
+        replayed = jax.tree.map(lambda *parts: np.concatenate(parts), *self.replays)
+        history = int(source.steps) > 0
+        found = replay_diagnostic(float(replayed.agrees.sum()), float(replayed.steps.sum()))
+        found += ends_diagnostic(replayed, reading.terminated, history)
+        found += missing_end(source, reading) + log_diagnostics(reading)
+        if not source.is_exact:
+            found = inference_diagnostics(self.inferred) + found
+        # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
+        if history and not reading.chosen_by_ends:
+            found = self.shifts.diagnostic() + found
+        if type(model).malformed is not POMDP.malformed:
+            found = (malformed_diagnostic(float(np.mean(self.malformed))), *found)
+        return found
 
 
 def missing_end(source: ScenarioSource, reading: Reading) -> tuple[Diagnostic, ...]:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -22,7 +21,6 @@ from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import (
     as_known_by,
     inferred_log_diagnostic,
-    log_diagnostics,
     simulated_log_diagnostic,
     spread_diagnostic,
 )
@@ -32,20 +30,9 @@ from coulda.evaluation.estimate import Diagnostic, Estimate, Method, Rows, Run, 
 from coulda.evaluation.exact import check_exact, check_exact_log, exact_row
 from coulda.evaluation.foresight import foresight_diagnostic
 from coulda.evaluation.grounds import Grounds, grounded
-from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
+from coulda.evaluation.inferred import information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
-from coulda.evaluation.mismatch import Shift, Shifts, shift
-from coulda.evaluation.model_checks import (
-    Replay,
-    blame_model,
-    check_log_fits,
-    ends_diagnostic,
-    malformed_diagnostic,
-    missing_end,
-    replay,
-    replay_diagnostic,
-    support_diagnostic,
-)
+from coulda.evaluation.model_checks import Checked, Checks, blame_model, check, check_log_fits, support_diagnostic
 from coulda.evaluation.reading import (
     LARGEST_BATCH,
     Log,
@@ -60,9 +47,9 @@ from coulda.evaluation.reading import (
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
-from coulda.hindsight import Choice, Inference, Prior, ScenarioSource
+from coulda.hindsight import Choice, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
-from coulda.hindsight.source import asked, fresh, informed
+from coulda.hindsight.source import asked, informed
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
 from coulda.pomdp.batching import run
@@ -185,10 +172,7 @@ class OnBatch(eqx.Module):
     """By policy, `[n, M]`: see `Trajectory.first_flaw`."""
     itself: Array
     """What whoever made the log returns on the same scenarios, `[n, M]`; `[n, 0]` where that is not known."""
-    replay: Replay
-    shift: Shift
-    malformed: Array
-    inference: Inference
+    checked: Checked
 
 
 @dataclass
@@ -203,10 +187,7 @@ class Tally:
     draws: dict[str, list[np.ndarray]] | None
     itself: list[np.ndarray] = field(default_factory=list)
     """What whoever made the log returns on an episode's scenarios, on average; nothing where that is not known."""
-    replays: list[Replay] = field(default_factory=list)
-    malformed: list[float] = field(default_factory=list)
-    shifts: Shifts = field(default_factory=Shifts)
-    inference: list[Inference] = field(default_factory=list)
+    checks: Checks = field(default_factory=Checks)
     flaws: dict[str, tuple[int, str]] = field(default_factory=dict)
     """By policy: the first number that is none, and where it was met."""
 
@@ -224,20 +205,7 @@ class Tally:
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
         if found.itself.shape[1]:
             self.itself.append(np.mean(found.itself, axis=1, dtype=float))
-        self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
-        self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
-        self.shifts.add(found.shift)
-        self.inference.append(found.inference)
-
-    @property
-    def replayed(self) -> Replay:
-        """How well the scenarios of each episode reproduce it, means over its scenarios `[N]`."""
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.replays)
-
-    @property
-    def inferred(self) -> Inference:
-        """How well the scenarios of each episode could be inferred, `[N]` each."""
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.inference)
+        self.checks.add(found.checked)
 
 
 def evaluate_sources(
@@ -267,7 +235,7 @@ def evaluate_sources(
     foreseen = () if alone or counted else foresight_diagnostic(key_check, sources[-1], model, reading)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
-        shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
+        shared = simulation.diagnostics + tally.checks.diagnostics(model, source, reading)
         shared += foreseen if int(source.steps) > 0 else ()
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
@@ -337,14 +305,14 @@ def _on_batch(
     def one(source: ScenarioSource, key: Array, inputs: Any) -> OnBatch:
         # Programs of their own, so that inference is compiled once and not for each set of policies.
         infer = eqx.Partial(_infer, model, source, key, scenarios, repeated)
-        drawn, replayed, shifted, malformed, inference = run(infer, inputs)
+        drawn, checked = run(infer, inputs)
         score = {name: eqx.Partial(_returns, model, policy, discount) for name, policy in policies.items()}
         scored = {name: run(function, (drawn,)) for name, function in score.items()}
         returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
-        itself = malformed[:, :0].astype(float)
+        itself = checked.malformed[:, :0].astype(float)
         if behavior is not None:
             itself, _ = run(eqx.Partial(_returns, model, behavior, discount), (drawn,))
-        return OnBatch(returns, flaws, itself, replayed, shifted, malformed, inference)
+        return OnBatch(returns, flaws, itself, checked)
 
     return lambda key, inputs: [one(source, key, inputs) for source in sources]
 
@@ -363,25 +331,11 @@ def _who_acted(
 
 def _infer(
     model: POMDP, source: ScenarioSource, key: Array, scenarios: int, repeated: bool, episode: Episode, index: Array
-) -> tuple[Scenario, Replay, Shift, Array, Inference]:
-    """Scenarios `[M, ...]` of one episode, how they replay the log, how far from the prior they are, which are bad."""
+) -> tuple[Scenario, Checked]:
+    """Scenarios `[M, ...]` of one episode, and what is seen of them."""
     source, key = informed(source, repeated, episode), jax.random.fold_in(key, index)
     drawn, inference = source.infer_many(key, episode, scenarios)
-
-    def one(key: Array, scenario: Scenario) -> tuple[Replay, Shift, Array]:
-        replayed = replay(
-            model,
-            scenario,
-            episode,
-            source.steps,
-            exactly=source.infers_observation_noise,
-            rewards=source.weighs_rewards,
-        )
-        shifted = shift(model, scenario, fresh(key, model), episode, closing=not repeated)
-        return replayed, shifted, model.malformed(scenario)
-
-    replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, scenarios), drawn)
-    return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference
+    return drawn, check(key, model, source, episode, drawn, inference, repeated=repeated)
 
 
 def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario) -> tuple[Array, Array]:
@@ -400,22 +354,6 @@ def method_name(source: ScenarioSource, model: POMDP) -> str:
     if steps > model.horizon:
         return "CF-PE"
     return "MB-PE" if steps == 0 else f"CF-PE({steps})"
-
-
-def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
-    """What all policies share: checks of the scenarios, and of the log."""
-    replayed, history = tally.replayed, int(source.steps) > 0
-    found = replay_diagnostic(float(replayed.agrees.sum()), float(replayed.steps.sum()))
-    found += ends_diagnostic(replayed, reading.terminated, history)
-    found += missing_end(source, reading) + log_diagnostics(reading)
-    if not source.is_exact:
-        found = inference_diagnostics(tally.inferred) + found
-    # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
-    if history and not reading.chosen_by_ends:
-        found = tally.shifts.diagnostic() + found
-    if type(model).malformed is not POMDP.malformed:
-        found = (malformed_diagnostic(float(np.mean(tally.malformed))), *found)
-    return found
 
 
 def _estimate(
@@ -445,7 +383,7 @@ def _estimate(
             error = within / precision.scenarios
             details["share of the variance that is inference"] = error / max(between + error, TINY)
             shared = (*shared, information_diagnostic(between / max(between + within, TINY)))
-    evidence = float(np.sum(tally.inferred.log_evidence, dtype=float))
+    evidence = float(np.sum(tally.checks.inferred.log_evidence, dtype=float))
     if steps and not np.isnan(evidence):
         details["log evidence"] = evidence
     found = precision.of_returns(generator(key), ratios)
