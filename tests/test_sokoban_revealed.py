@@ -10,10 +10,11 @@ from coulda.environments.sokoban import (
     LevelEvidence,
     Revealed,
     Sokoban,
+    SolverPlanners,
     UniformLevels,
     generate,
     revealed,
-    solver_planners,
+    tabulate,
     tiles,
 )
 from coulda.errors import CouldaError
@@ -85,7 +86,7 @@ def test_what_a_random_episode_reveals_is_always_right(side, boxes):
 def test_what_an_expert_moves_is_taken_back():
     """Half of the actions are of the solver: boxes are pushed in most episodes, and episodes end early."""
     environment, drawn = world(8, 2), levels_of(8, 2)
-    experts = solver_planners(drawn, 2)
+    experts = SolverPlanners(tabulate(drawn, 2))
     for seed in range(4):
         keys = jax.random.split(jax.random.key(seed), 512)
         levels, found, episodes = played(environment, keys, experts, jnp.asarray(drawn))

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from coulda.drawing import as_svg, new_figure
-from coulda.environments.sokoban import SlipperySokoban, SolverPlanners, UniformLevels, generate, solver_planners
+from coulda.environments.sokoban import SlipperySokoban, SolverPlanners, UniformLevels, generate, tabulate
 from coulda.hindsight import Stepwise
 from coulda.planners.mixture import ExpertMixture
 from coulda.policies import UniformPolicy
@@ -103,7 +103,7 @@ def make(sizes: Sizes) -> Study:
         mask_probability=0.8,
         slip_probability=sizes.slip,
     )
-    return Study(world, solver_planners(levels, 1))
+    return Study(world, SolverPlanners(tabulate(levels, 1)))
 
 
 def rows_of(returns: np.ndarray, logged: np.ndarray, truth: tuple[float, float], behavior: float) -> dict[str, Any]:
