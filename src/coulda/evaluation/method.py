@@ -20,8 +20,8 @@ from coulda.progress import Advance
 
 Rows = dict[str, list[Estimate]]
 """By policy."""
-Use = Literal["log", "scenarios", "environment", "support"]
-USES: tuple[Use, ...] = ("log", "scenarios", "environment", "support")
+Use = Literal["log", "scenarios", "environment", "support", "refits"]
+USES: tuple[Use, ...] = ("log", "scenarios", "environment", "support", "refits")
 """What a table draws for: methods that need the log alone, scenarios, episodes of an environment, checks of a model."""
 
 

@@ -24,7 +24,7 @@ from coulda.evaluation.drawing import STEPS
 from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
 from coulda.evaluation.exact import check_exact, exact_returns
 from coulda.evaluation.foresight import foresight_diagnostic
-from coulda.evaluation.grounds import Grounds, grounded
+from coulda.evaluation.grounds import Grounds, RefitError, grounded
 from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.logged_behavior import logged_behavior, sample_for
@@ -140,7 +140,9 @@ class OnScenarios(Method):
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """Estimates of all policies by every source, from one pass over the log. Consumes `key`."""
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
-        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
+        found = evaluate_sources(
+            key_scenarios, self.model, self.sources, reading, run, self._refit_errors(key, reading)
+        )
         for name, methods in found.items():
             if self.exact:
                 methods |= self._exactly(key_scenarios, reading, name, methods, run.precision)
@@ -152,16 +154,23 @@ class OnScenarios(Method):
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                found[name] = grounded(key_support, self.grounds, reading.policies[name], methods)
+                found[name] = grounded(key_support, self.grounds, reading.policies[name], reading.log, methods)
             else:
                 found[name] = {method: as_known_by(reading, estimate) for method, estimate in methods.items()}
         for other, (model, source) in self.alternatives.items():
-            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
+            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision), {})
             for name, methods in again.items():
                 for method, estimate in methods.items():
                     mine = found[name][method]
                     found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
+
+    def _refit_errors(self, key: Array, reading: Reading) -> dict[str, RefitError]:
+        """By policy; of a model that was not fitted there are none."""
+        if self.grounds is None:
+            return {}
+        key_refit = key_for(key, "refits")
+        return {name: self.grounds.refit_error(key_refit, policy) for name, policy in reading.policies.items()}
 
     def _exactly(
         self, key: Array, reading: Reading, policy: str, methods: dict[str, Estimate], precision: Precision
@@ -263,9 +272,17 @@ class Tally:
 
 
 def evaluate_sources(
-    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, run: Run
+    key: Array,
+    model: POMDP,
+    sources: Sequence[ScenarioSource],
+    reading: Reading,
+    run: Run,
+    refits: Mapping[str, RefitError],
 ) -> dict[str, dict[str, Estimate]]:
     """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
+
+    Intervals hold the errors of `refits` by policy, so that the log's own mean is missed by more than they allow only
+    where the model is wrong beyond what they say.
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
@@ -292,6 +309,7 @@ def evaluate_sources(
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
             estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
+            estimate = refits[name].widen(estimate) if name in refits else estimate
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
                 given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
