@@ -159,7 +159,7 @@ def _told(log: EpisodeLog) -> tuple[str, ...]:
     if cut:
         told.append(f"{cut:,} episodes were cut off; they tell of the steps that they have, and not of ends.")
     if log.schema.last_observation == "repeated":
-        told.append("What was seen after last actions was not logged, and is not used.")
+        told.append("What was seen after last actions was not logged: last steps tell of rewards and ends only.")
     return tuple(told)
 
 

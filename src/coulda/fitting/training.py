@@ -83,13 +83,13 @@ def regressed(model: FittedVectors, rows: Rows, key: Array) -> tuple[Member, Arr
     before = features[:, : features.shape[1] - size]
 
     def solve(weight: Array) -> tuple[Array, Array, Array]:
-        state = _least_squares(before, change, weight * known)
+        state = _least_squares(before, change, jnp.where(known, weight, 0.0))
         likely = jnp.where(known[:, None], change, before @ state)
         features = jnp.concatenate([before, likely], 1)
         paid = _least_squares(features, rows.reward[:, None], weight)
         linear = jnp.concatenate([jnp.pad(state.T, ((0, 0), (0, size))), paid.T])
         left = jnp.concatenate([likely, rows.reward[:, None]], 1) - features @ linear.T
-        counts = weight[:, None] * jnp.concatenate([jnp.tile(known[:, None], size), jnp.ones((len(known), 1))], 1)
+        counts = jnp.where(_of_values(known, size), weight[:, None], 0.0)
         return linear, jnp.sqrt(jnp.sum(counts * left**2, 0) / jnp.sum(counts, 0)), left
 
     found = [solve(jnp.where(rows.fold != k, 1.0, 0.0)) for k in range(model.num_members)]
@@ -104,6 +104,11 @@ def regressed(model: FittedVectors, rows: Rows, key: Array) -> tuple[Member, Arr
     log_scale = jnp.log(jnp.maximum(left, 1e-6))
     members = Member(weights, biases, linear, log_scale, jnp.log(share) - jnp.log1p(-share))
     return members, everywhere
+
+
+def _of_values(known: Array, size: int) -> Array:
+    """Whether changes, which are or are not `known` `[n]`, and the reward, which always is, are there, `[n, d + 1]`."""
+    return jnp.concatenate([jnp.tile(known[:, None], size), jnp.ones((len(known), 1), bool)], 1)
 
 
 def _least_squares(features: Array, targets: Array, weight: Array) -> Array:
@@ -147,7 +152,7 @@ def judged(member: Member, model: FittedVectors, rows: Rows) -> Judged:
     left = values - heads.mean
     noise = left * jnp.exp(-heads.log_scale)
     density = -0.5 * noise**2 - heads.log_scale - 0.5 * jnp.log(2 * jnp.pi)
-    there = model.noisy[None] & jnp.pad(jnp.tile(known, model.size), ((0, 0), (0, 1)), constant_values=True)
+    there = model.noisy[None] & _of_values(known[:, 0], model.size)
     density = jnp.where(there, density, 0.0)
     log_odds = jnp.where(rows.ended > 0, -jax.nn.softplus(-heads.end), -jax.nn.softplus(heads.end))
     ends = jnp.where(model.ends, log_odds * rows.judged, 0.0)
