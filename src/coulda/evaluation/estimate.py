@@ -206,8 +206,8 @@ Rows = dict[str, list[Estimate]]
 """By policy."""
 Use = Literal["log", "scenarios", "environment", "support", "refits"]
 USES: tuple[Use, ...] = ("log", "scenarios", "environment", "support", "refits")
-"""What a table draws for: methods that need the log alone, scenarios, episodes of an environment, checks of a model, and
-refits of one that was fitted."""
+"""What a table draws for: methods that need the log alone, scenarios, episodes of an environment, checks of a model,
+and refits of one that was fitted."""
 
 
 @dataclass(frozen=True)
