@@ -29,7 +29,7 @@ from coulda.evaluation.drawing import STEPS
 from coulda.evaluation.estimate import Diagnostic, Estimate, Method, Rows, Run, flawed, key_for
 from coulda.evaluation.exact import check_exact, check_exact_log, exact_row
 from coulda.evaluation.foresight import foresight_diagnostic
-from coulda.evaluation.grounds import Grounds, grounded
+from coulda.evaluation.grounds import Grounds, RefitError, grounded
 from coulda.evaluation.inferred import information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.model_checks import Checked, Checks, blame_model, check, check_log_fits, support_diagnostic
@@ -125,11 +125,13 @@ class OnScenarios(Method):
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """Estimates of all policies by every source, from one pass over the log. Consumes `key`."""
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
-        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
+        refits = self._refit_errors(key, reading)
+        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run, refits)
         for name, methods in found.items():
             if self.exact and "CF-PE" in methods:
                 sampled, policy = methods["CF-PE"], reading.policies[name]
-                methods["CF-PE"] = exact_row(key_scenarios, self.model, policy, reading, sampled, run.precision)
+                exact = exact_row(key_scenarios, self.model, policy, reading, sampled, run.precision)
+                methods["CF-PE"] = refits[name].widen(exact) if name in refits else exact
             blame_model(methods, self.choice.source.knows_the_prior, reading.chosen_by_ends)
             for estimate in methods.values():
                 estimate.details["scenarios from"] = self.choice.why
@@ -138,16 +140,23 @@ class OnScenarios(Method):
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: estimate.with_diagnostics(thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                found[name] = grounded(key_support, self.grounds, reading.policies[name], methods)
+                found[name] = grounded(key_support, self.grounds, reading.policies[name], reading.log, methods)
             else:
                 found[name] = {method: as_known_by(reading, estimate) for method, estimate in methods.items()}
         for other, (model, source) in self.alternatives.items():
-            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
+            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision), {})
             for name, methods in again.items():
                 for method, estimate in methods.items():
                     mine = found[name][method]
                     found[name][method] = mine.with_diagnostics(reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
+
+    def _refit_errors(self, key: Array, reading: Reading) -> dict[str, RefitError]:
+        """By policy; of a model that was not fitted there are none."""
+        if self.grounds is None:
+            return {}
+        key_refit = key_for(key, "refits")
+        return {name: self.grounds.refit_error(key_refit, policy) for name, policy in reading.policies.items()}
 
     def work(
         self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
@@ -229,9 +238,17 @@ class Tally:
 
 
 def evaluate_sources(
-    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, run: Run
+    key: Array,
+    model: POMDP,
+    sources: Sequence[ScenarioSource],
+    reading: Reading,
+    run: Run,
+    refits: Mapping[str, RefitError],
 ) -> dict[str, dict[str, Estimate]]:
     """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
+
+    Intervals hold the errors of `refits` by policy, so that the log's own mean is missed by more than they allow only
+    where the model is wrong beyond what they say.
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
@@ -260,6 +277,7 @@ def evaluate_sources(
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
             estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
+            estimate = refits[name].widen(estimate) if name in refits else estimate
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
                 given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
