@@ -32,7 +32,7 @@ SIMULATIONS = sized((10_000, 100_000), (256,))
 DRAWS = sized(10_000, 16)
 ESTIMATOR = "nsf"
 """Of sbi: the neural spline flow of the benchmark."""
-LIMIT = "300"
+LIMIT = "360"
 """Seconds of the processor after which sbi's training is stopped, with the best that it has."""
 SEED = 1
 
