@@ -1,8 +1,8 @@
 """Tasks of the simulation-based inference benchmark (Lueckmann et al., 2021) as models of one step.
 
 The unknown θ is the first state, a function of its noise, and the data x the first observation; nothing can be done.
-Observations and draws of reference posteriors are read from `shared/data/sbibm/TASK/NUMBER` or `.cache/sbibm/TASK/NUMBER`,
-where those of other tasks than the first two are to be put, as the benchmark's repository has them.
+Observations and draws of reference posteriors are read from `../shared/data/sbibm/TASK/NUMBER`, or from
+`.cache/sbibm/TASK/NUMBER`, where those of other tasks than the first two are to be put, as the benchmark has them.
 """
 
 import bz2
@@ -149,7 +149,7 @@ class GaussianMixture(OneStep):
 
 
 class SLCP(OneStep):
-    """Simple likelihood, complex posterior: four points of N(m, S), of which θ says mean, deviations and correlation."""
+    """Simple likelihood, complex posterior: four points of N(m, S); θ says mean, deviations and correlation."""
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -263,6 +263,11 @@ TASKS: dict[str, type[OneStep]] = {
     "sir": SIR,
     "lotka_volterra": LotkaVolterra,
 }
+
+
+def has_data(task: str) -> bool:
+    """Whether its observations and references are here."""
+    return any((folder / task).is_dir() for folder in DATA)
 
 
 def observed(task: str) -> np.ndarray:

@@ -75,8 +75,7 @@ class Host:
     def taken_log_probs(self, observations: Any, actions: np.ndarray) -> np.ndarray:
         """Log π(a | o) of numbered actions `[n]`, `[n]`, of one without memory; what it says of others is not kept."""
         parts = [
-            taken_log_probs(self._called((some, ()))[0][0], done)
-            for some, done in _pieces((observations, actions))
+            taken_log_probs(self._called((some, ()))[0][0], done) for some, done in _pieces((observations, actions))
         ]
         return np.concatenate(parts)
 
