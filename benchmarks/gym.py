@@ -81,11 +81,12 @@ class Waiting(gymnasium.Env):
 
 
 def workers() -> dict[str, Any]:
-    """Seconds on the clock of a batch of rollouts, warm, by the number of workers, in turns; and how many times faster."""
+    """Seconds on the clock of a batch of rollouts, warm, by the number of workers, in turns; how many times faster."""
     models = [GymSimulator(Waiting, horizon=HORIZON, workers=count) for count in WORKERS]
     keys, runs = jax.random.split(jax.random.key(0), EPISODES), []
     for model in models:
-        run = eqx.filter_jit(lambda keys, m=model, p=AnyAction.of(model): jax.vmap(lambda k: _return(m, p, k))(keys))
+        policy = AnyAction.of(model)
+        run = eqx.filter_jit(lambda keys, m=model, p=policy: jax.vmap(lambda k: _return(m, p, k))(keys))
         _wait(run, keys)
         runs.append(run)
     rounds = [[_seconds(partial(_wait, run, keys), time.perf_counter) for run in runs] for _ in range(3)]

@@ -1,8 +1,8 @@
 """The classifier two-sample test of the benchmark: how well a two-layer MLP tells draws from reference draws.
 
 Arguments: two files with `draws [observations, n, d]` each, a file of lines to which each observation's score is added,
-so that it can be stopped and begun again, and, if not all, how many observations. Both are scaled by mean and deviation of the first, in single
-precision as the benchmark has it; five folds; accuracy, of which 0.5 is the best.
+so that it can be stopped and begun again, and, if not all, how many observations. Both are scaled by mean and deviation
+of the first, in single precision as the benchmark has it; five folds; accuracy, of which 0.5 is the best.
 """
 
 import json
