@@ -43,8 +43,8 @@ FEWEST_DRAWS = 10
 """With fewer a rank says little: nine draws and the truth have ten ranks."""
 DISTANCE = "distance to a random point"
 BLURRED = (
-    "Noise and returns are ranked evenly; only, draws explain the history less well than the truth does, which shows "
-    "the least blur of an approximation. More simulations or particles sharpen it; `Corrected` weighs a network's draws."
+    "Noise and returns are ranked evenly; but draws explain the history less well than the truth does, which shows the "
+    "least blur of an approximation. More simulations or particles help; `Corrected` weighs the draws of a network."
 )
 """What to say where nothing but log p(h | u) is uneven."""
 
