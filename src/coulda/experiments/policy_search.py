@@ -34,6 +34,7 @@ from coulda.recipes.impala import ImpalaRecipe
 from coulda.recipes.scenario_model import ScenarioRecipe
 from coulda.recipes.sokoban import PolicyNetwork, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
+from coulda.search.objective import Normalization
 from coulda.stages import Stages, read_result, work_folder, write_result
 from coulda.storage import replace_file, replace_json
 from coulda.trainer import TrainerConfig, train
@@ -41,7 +42,10 @@ from coulda.trainer.logs import LOG, read_log
 
 METHODS = {"CF-GPS": None, "GPS-like": 1, "MB-PS": 0}
 """t on which the scenario model is conditioned; all of the episode is None."""
-WEIGHTINGS = {"scenario": ("scenario", True), "batch, no ratio": ("batch", False)}
+WEIGHTINGS: dict[str, tuple[Normalization, bool]] = {
+    "scenario": ("scenario", True),
+    "batch, no ratio": ("batch", False),
+}
 """Normalization of the weights, and whether they have the ratio."""
 
 
@@ -244,7 +248,7 @@ def make_search(
         source,
         adam(preset.learning_rate),
         ExpertSchedule(expert, preset.beta, preset.time_constant),
-        ReturnWeightedRegression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),  # pyright: ignore[reportArgumentType]
+        ReturnWeightedRegression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),
         preset.num_episodes,
     )
 
