@@ -100,6 +100,10 @@ class SearchPreset:
     """Trajectories of the planner in each scenario."""
     num_resampled: int = 32
     """How many of all trajectories of an update are drawn, by weight; the gradient is taken on them."""
+    temperature: float = 1.0
+    """The temperature of the returns in the weights."""
+    steps: int = 1
+    """Steps of Adam an update on the same trajectories, of all but IMPALA."""
     beta: float = 0.5
     """The expert's share in the planner at first."""
     time_constant: float = 5000.0
@@ -248,8 +252,9 @@ def make_search(
         source,
         adam(preset.learning_rate),
         ExpertSchedule(expert, preset.beta, preset.time_constant),
-        ReturnWeightedRegression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),
+        ReturnWeightedRegression(preset.num_rollouts, preset.temperature, normalization, ratio, preset.num_resampled),
         preset.num_episodes,
+        steps=preset.steps,
     )
 
 
