@@ -110,6 +110,8 @@ class SearchPreset:
     """The time constant of beta's decay, in episodes (paper: 10^5)."""
     learning_rate: float = 5e-3
     """The learning rate of Adam."""
+    impala_learning_rate: float | None = None
+    """IMPALA's own, where it is another."""
     network: PolicyNetwork = field(default_factory=PolicyNetwork)
     """The policy's architecture."""
 
@@ -231,7 +233,8 @@ def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, se
     environment = pipeline.environment("policy")
     if setting.method == "IMPALA":
         work = episodes_of(environment, preset.first_policy(seed), batch=preset.num_episodes, seed=seed)
-        return Impala(InProcess(work), adam(preset.learning_rate), ImpalaRecipe().loss)
+        rate = preset.impala_learning_rate or preset.learning_rate
+        return Impala(InProcess(work), adam(rate), ImpalaRecipe().loss)
     steps, source = METHODS[setting.method], Learned(environment, pipeline.scenario_model()[1])
     source = source if steps is None else source.given(steps)
     return make_search(pipeline, environment, source, preset, setting)

@@ -128,7 +128,7 @@ def longer_search_preset(sizes: Ingredients, preset: str) -> SearchPreset:
     """
     scenarios = replace(sizes.scenarios, expert=True, updates=min(sizes.scenarios.updates, 2500))
     made = replace(search_preset(sizes, preset), ingredients=replace(sizes, scenarios=scenarios), name="longer-search")
-    made = replace(made, settings=every_method("batch, no ratio"), temperature=4.0, steps=4)
+    made = replace(made, settings=every_method("batch, no ratio"), temperature=4.0, steps=4, impala_learning_rate=1e-2)
     return made if preset == "smoke" else replace(made, seeds=5, updates=2000, evaluate_every=100, time_constant=2e4)
 
 

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.devices import num_devices
+from coulda.devices import num_devices, sum_over_devices
 from coulda.errors import CouldaError
 from coulda.noise import effective_sample_size, merge
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
-from coulda.pomdp.walk import taken_log_probs
-from coulda.trainer import sum_over_devices
+from coulda.pomdp.rollout import taken_log_probs
 
 Normalization = Literal["scenario", "batch"]
 NORMALIZATIONS = ("scenario", "batch")
