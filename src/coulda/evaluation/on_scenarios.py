@@ -8,7 +8,7 @@ differences are paired.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import gymnasium
@@ -162,14 +162,34 @@ class OnScenarios(Method):
         self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
     ) -> Work:
         """What an executor does for this method: batch i is the i-th batch of the log, its parameters the key."""
-        made_of = self.model, self.sources, log, policies, precision.scenarios, (returns or Returns()).discount
+        discount = (returns or Returns()).discount
+        made_of = Ingredients(self.model, self.sources, log, policies, precision.scenarios, discount)
         return Work(
             jax.eval_shape(lambda: jax.random.key(0)),
             lambda index: padded_batch(log, self.model.horizon, index),
-            _on_batch(*made_of),
+            _on_batch(made_of),
             jit=False,
-            made_of=_ingredients(*made_of),
+            made_of=made_of.fingerprints,
         )
+
+
+class Ingredients(NamedTuple):
+    """What the work on a log's batches is made of."""
+
+    model: POMDP
+    sources: Sequence[ScenarioSource]
+    log: Log
+    policies: Mapping[str, Policy]
+    scenarios: int
+    """Per episode."""
+    discount: float
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """By name: what an executor's work must have in common with the call."""
+        parts = {"model": self.model, "sources": list(self.sources), "policies": dict(self.policies)}
+        parts |= {"scenarios per episode": self.scenarios, "discount": self.discount}
+        return {name: fingerprint(part) for name, part in parts.items()} | {"log": self.log.fingerprint}
 
 
 class OnBatch(eqx.Module):
@@ -282,41 +302,22 @@ def _batches(
 ) -> Iterator[tuple[list[OnBatch], int]]:
     """What comes of each batch of the log, and how many of its episodes count."""
     log = reading.log
-    made_of = model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount
+    made_of = Ingredients(model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount)
     if run.executor is None:
-        function = _on_batch(*made_of)
+        function = _on_batch(made_of)
         largest = HOST_BATCH if isinstance(model, BlackBoxPOMDP) else LARGEST_BATCH
         for inputs, count in padded_batches(log, model.horizon, largest):
             yield function(key, inputs), count
         return
-    check_made_of(run.executor, _ingredients(*made_of))
+    check_made_of(run.executor, made_of.fingerprints)
     run.executor.publish(0, key)
     counts = batch_sizes(log)
     for batch in gather(run.executor, range(len(counts))):
         yield batch.value, counts[batch.index]
 
 
-def _ingredients(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> dict[str, str]:
-    parts = {"model": model, "sources": list(sources), "policies": dict(policies)}
-    parts |= {"scenarios per episode": scenarios, "discount": discount}
-    return {name: fingerprint(part) for name, part in parts.items()} | {"log": log.fingerprint}
-
-
-def _on_batch(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> Callable[[Array, Any], list[OnBatch]]:
+def _on_batch(made_of: Ingredients) -> Callable[[Array, Any], list[OnBatch]]:
+    model, sources, log, policies, scenarios, discount = made_of
     repeated = log.schema.last_observation == "repeated"
     behavior = _who_acted(model, sources, log, policies)
 
