@@ -19,6 +19,7 @@ from rich.console import Console
 
 from coulda.drawing import as_svg, new_figure
 from coulda.environments.sokoban import Sokoban
+from coulda.errors import CouldaError
 from coulda.evaluation.intervals import mean_interval
 from coulda.executors import InProcess
 from coulda.experiments.pipeline import Ingredients, Pipeline
@@ -33,6 +34,7 @@ from coulda.recipes.impala import ImpalaRecipe
 from coulda.recipes.scenario_model import ScenarioRecipe
 from coulda.recipes.sokoban import PolicyNetwork, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
+from coulda.search.objective import Normalization
 from coulda.stages import Stages, read_result, work_folder, write_result
 from coulda.storage import replace_file, replace_json
 from coulda.trainer import TrainerConfig, train
@@ -40,7 +42,10 @@ from coulda.trainer.logs import LOG, read_log
 
 METHODS = {"CF-GPS": None, "GPS-like": 1, "MB-PS": 0}
 """t on which the scenario model is conditioned; all of the episode is None."""
-WEIGHTINGS = {"scenario": ("scenario", True), "batch, no ratio": ("batch", False)}
+WEIGHTINGS: dict[str, tuple[Normalization, bool]] = {
+    "scenario": ("scenario", True),
+    "batch, no ratio": ("batch", False),
+}
 """Normalization of the weights, and whether they have the ratio."""
 
 
@@ -95,12 +100,18 @@ class SearchPreset:
     """Trajectories of the planner in each scenario."""
     num_resampled: int = 32
     """How many of all trajectories of an update are drawn, by weight; the gradient is taken on them."""
+    temperature: float = 1.0
+    """The temperature of the returns in the weights."""
+    steps: int = 1
+    """Steps of Adam an update on the same trajectories, of all but IMPALA."""
     beta: float = 0.5
     """The expert's share in the planner at first."""
     time_constant: float = 5000.0
     """The time constant of beta's decay, in episodes (paper: 10^5)."""
     learning_rate: float = 5e-3
     """The learning rate of Adam."""
+    impala_learning_rate: float | None = None
+    """IMPALA's own, where it is another."""
     network: PolicyNetwork = field(default_factory=PolicyNetwork)
     """The policy's architecture."""
 
@@ -118,17 +129,59 @@ def reproduce(
 
 
 def _reproduce(folder: Path, preset: SearchPreset, pipeline: Pipeline) -> dict[str, Any]:
-    pipeline.check_levels()
+    """Curve after curve, seed after seed; what an earlier day left of whole seeds is taken as it is."""
+    curves = [(seed, setting) for seed in range(preset.seeds) for setting in preset.settings]
+    known = {curve: kept(folder, preset, *curve) for curve in curves}
+    if None in known.values():
+        pipeline.check_levels()
     runs: list[dict[str, Any]] = []
-    for seed in range(preset.seeds):
-        for setting in preset.settings:
-            settings, inputs = depends_on(pipeline, preset, setting, seed)
-            make = partial(one_run, pipeline, preset, setting, seed, settings)
-            path = pipeline.stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
-            found = msgspec.json.decode(read_result(path)["curve.json"])
-            runs.append({"setting": asdict(setting), "seed": seed, **found})
-            write_summary(folder, preset, runs, pipeline.stages.seconds())
+    for seed, setting in curves:
+        runs.append(known[seed, setting] or _make_run(pipeline, preset, setting, seed))
+        write_summary(folder, preset, runs, pipeline.stages.seconds())
+        if setting == preset.settings[-1]:
+            mine = [run for run in runs if run["seed"] == seed]
+            replace_json(seed_file(folder, preset, seed), {"preset": _recipe(preset), "runs": mine})
     return {"final": summarize(runs), "runs": runs}
+
+
+def _make_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:
+    settings, inputs = depends_on(pipeline, preset, setting, seed)
+    make = partial(one_run, pipeline, preset, setting, seed, settings)
+    path = pipeline.stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
+    found = msgspec.json.decode(read_result(path)["curve.json"])
+    return {"setting": asdict(setting), "seed": seed, **found}
+
+
+def seed_file(folder: Path, preset: SearchPreset, seed: int) -> Path:
+    """Where the curves of a whole seed are kept, so that others can be added on another day and another machine."""
+    return folder / f"{preset.name}-seed-{seed}.json"
+
+
+def kept(folder: Path, preset: SearchPreset, seed: int, setting: Setting) -> dict[str, Any] | None:
+    """The run of a seed that was whole already, if it was made by the same recipe."""
+    path = seed_file(folder, preset, seed)
+    if not path.exists():
+        return None
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Seed)
+    except msgspec.DecodeError as error:
+        raise CouldaError(
+            f"{path}: expected the curves of a seed ({error}); remove it, and it is made again"
+        ) from error
+    if found.preset != _recipe(preset):
+        return None
+    return next((run for run in found.runs if run["setting"] == asdict(setting)), None)
+
+
+class _Seed(msgspec.Struct):
+    preset: dict[str, Any]
+    runs: list[dict[str, Any]]
+
+
+def _recipe(preset: SearchPreset) -> dict[str, Any]:
+    """What curves depend on, as JSON has it: not which of them are drawn, nor how many seeds there are."""
+    everything = msgspec.json.decode(msgspec.json.encode(asdict(preset)))
+    return {name: value for name, value in everything.items() if name not in ("settings", "seeds", "name")}
 
 
 def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]], seconds: dict[str, float]) -> None:
@@ -180,7 +233,8 @@ def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, se
     environment = pipeline.environment("policy")
     if setting.method == "IMPALA":
         work = episodes_of(environment, preset.first_policy(seed), batch=preset.num_episodes, seed=seed)
-        return Impala(InProcess(work), adam(preset.learning_rate), ImpalaRecipe().loss)
+        rate = preset.impala_learning_rate or preset.learning_rate
+        return Impala(InProcess(work), adam(rate), ImpalaRecipe().loss)
     steps, source = METHODS[setting.method], Learned(environment, pipeline.scenario_model()[1])
     source = source if steps is None else source.given(steps)
     return make_search(pipeline, environment, source, preset, setting)
@@ -201,8 +255,9 @@ def make_search(
         source,
         adam(preset.learning_rate),
         ExpertSchedule(expert, preset.beta, preset.time_constant),
-        ReturnWeightedRegression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),  # pyright: ignore[reportArgumentType]
+        ReturnWeightedRegression(preset.num_rollouts, preset.temperature, normalization, ratio, preset.num_resampled),
         preset.num_episodes,
+        steps=preset.steps,
     )
 
 

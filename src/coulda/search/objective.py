@@ -9,24 +9,27 @@ trajectories with each other, so that a scenario in which every return is high d
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.devices import num_devices, sum_over_devices
 from coulda.errors import CouldaError
 from coulda.noise import effective_sample_size, merge
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
-from coulda.pomdp.walk import taken_log_probs
-from coulda.trainer import sum_over_devices
+from coulda.pomdp.rollout import taken_log_probs
 
 Normalization = Literal["scenario", "batch"]
 NORMALIZATIONS = ("scenario", "batch")
 
 INFERRED = frozenset({"initial", "transition", "observation"})
 """What a counterfactual trajectory takes from its scenario; its action noise is fresh (Corollary 2)."""
+
+AT_ONCE = 8
+"""Trajectories of which a device takes the gradient at once; those without weight are last, and left out."""
 
 
 class ReturnWeightedInfo(eqx.Module):
@@ -68,7 +71,7 @@ class ReturnWeightedRegression(eqx.Module):
         if not self.temperature > 0:
             raise CouldaError(f"temperature must be positive; got {self.temperature}.")
 
-    def gradient(
+    def ascent(
         self,
         key: Array,
         model: POMDP,
@@ -76,20 +79,22 @@ class ReturnWeightedRegression(eqx.Module):
         planner: Callable[[Array, Scenario], Actor],
         scenarios: Scenario,
         discount: float = 1.0,
-    ) -> tuple[Policy, ReturnWeightedInfo]:
-        """The ascent direction of equation 1 at π = π^k, in scenarios `[S, ...]`. Consumes `key`.
+    ) -> Callable[[Policy, Array], tuple[Policy, ReturnWeightedInfo]]:
+        """The ascent direction of equation 1 in scenarios `[S, ...]`, at any π: trajectories and weights are of π^k.
 
         Args:
-            key: for fresh action noise, and for resampling.
+            key: for fresh action noise. Consumed.
             model: the SCM we believe in.
             policy: π^k.
             planner: λ for one scenario, a function of its place in the batch and of it.
             scenarios: `[S, ...]`.
             discount: γ of the return.
+
+        Returns:
+            (π, uniform noise) -> the direction, on trajectories that are resampled by the noise, and what it tells.
         """
-        key_actions, key_resample = jax.random.split(key)
         count = jax.tree.leaves(scenarios)[0].shape[0]
-        keys = jax.vmap(lambda key: jax.random.split(key, self.num_rollouts))(jax.random.split(key_actions, count))
+        keys = jax.vmap(lambda key: jax.random.split(key, self.num_rollouts))(jax.random.split(key, count))
         numbers = jnp.repeat(jnp.arange(count), self.num_rollouts)
 
         def run(pair: tuple[Array, Array]) -> Episode:
@@ -101,21 +106,23 @@ class ReturnWeightedRegression(eqx.Module):
         # All trajectories under one vmap, which conv-LSTMs like better than rollouts within scenarios.
         flat = batched(run, (keys.reshape(-1), numbers))
         trajectories = jax.tree.map(lambda leaf: leaf.reshape(count, self.num_rollouts, *leaf.shape[1:]), flat)
-        return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample), discount)
+        return self.ascent_on(policy, trajectories, discount)
 
-    def gradient_on(
-        self, policy: Policy, trajectories: Episode, noise: Array, discount: float = 1.0
-    ) -> tuple[Policy, ReturnWeightedInfo]:
-        """The same on given trajectories of λ, `[S, n, ...]`; `noise` is uniform, and used for resampling only."""
+    def ascent_on(
+        self, policy: Policy, trajectories: Episode, discount: float = 1.0
+    ) -> Callable[[Policy, Array], tuple[Policy, ReturnWeightedInfo]]:
+        """The same on given trajectories of λ, `[S, n, ...]`."""
         usable = trajectories.live[:, :, 0].any(1)
         log_weights = self.log_weights(policy, trajectories, discount)
         weights = normalize(log_weights, usable, self.normalization)
-        chosen, share = self._chosen(noise, trajectories, weights)
-        climb = lambda policy, batch: eqx.filter_value_and_grad(weighted_log_likelihood)(policy, *batch)
-        log_likelihood, gradient = sum_over_devices(climb, policy, (chosen, share))
-        return gradient, self._info(
-            trajectories.discounted_return(discount), log_weights, weights, usable, log_likelihood
-        )
+        returns = trajectories.discounted_return(discount)
+
+        def ascend(policy: Policy, noise: Array) -> tuple[Policy, ReturnWeightedInfo]:
+            chosen = self._chosen(noise, trajectories, weights)
+            log_likelihood, gradient = sum_over_devices(climb, policy, chosen)
+            return gradient, self._info(returns, log_weights, weights, usable, log_likelihood)
+
+        return ascend
 
     def log_weights(self, policy: Policy, trajectories: Episode, discount: float = 1.0) -> Array:
         """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""
@@ -125,12 +132,15 @@ class ReturnWeightedRegression(eqx.Module):
     def _chosen(self, noise: Array, trajectories: Episode, weights: Array) -> tuple[Episode, Array]:
         """The trajectories on which the gradient is taken, `[m, ...]`, and their weights `[m]`."""
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trajectories)
-        if self.num_resampled is None:
-            return flat, weights.reshape(-1)
-        index = resample(noise, weights.reshape(-1), self.num_resampled)
-        # Nothing can be resampled where every weight is zero; then nothing is to be learned either.
-        share = jnp.sum(weights) / self.num_resampled
-        return jax.tree.map(lambda leaf: leaf[index], flat), jnp.full(self.num_resampled, share)
+        index, share = jnp.arange(weights.size), weights.reshape(-1)
+        if self.num_resampled is not None:
+            index = resample(noise, share, self.num_resampled)
+            # Nothing can be resampled where every weight is zero; then nothing is to be learned either.
+            share = multiplicity(index).astype(share.dtype) * (jnp.sum(share) / self.num_resampled)
+        order = heaviest_first(share, num_devices())
+        # What is made up has no weight.
+        share = jnp.where(order < share.size, share[order], 0.0)
+        return jax.tree.map(lambda leaf: leaf[index[order]], flat), share
 
     def _info(
         self, returns: Array, log_weights: Array, weights: Array, usable: Array, log_likelihood: Array
@@ -183,6 +193,44 @@ def resample(noise: Array, weights: Array, size: int) -> Array:
     cumulative = jnp.cumsum(weights)
     places = (jnp.arange(size, dtype=weights.dtype) + noise) / size * cumulative[-1]
     return jnp.clip(jnp.searchsorted(cumulative, places, side="right"), 0, weights.shape[0] - 1)
+
+
+def multiplicity(index: Array) -> Array:
+    """How often each of `index [m]` comes up, told at its first place and zero at the others.
+
+    >>> multiplicity(jnp.asarray([4, 4, 4, 7])).tolist()
+    [3, 0, 0, 1]
+    """
+    equal = index[:, None] == index[None, :]
+    return jnp.where(jnp.argmax(equal, axis=1) == jnp.arange(index.size), jnp.sum(equal, axis=1), 0)
+
+
+def heaviest_first(weights: Array, devices: int) -> Array:
+    """An order of weights `[m]` in which each device's share begins with its heaviest, and all have as many of them.
+
+    It is filled up with m, which is no place, to whole chunks of every device, where there is more than one chunk.
+    """
+    size = weights.size
+    chunk = devices * AT_ONCE
+    missing = -size % chunk if size > chunk else 0
+    order = jnp.concatenate([jnp.argsort(-weights), jnp.full(missing, size)])
+    return order.reshape(-1, devices).T.reshape(-1) if order.size % devices == 0 else order
+
+
+def climb(policy: Policy, batch: tuple[Episode, Array]) -> tuple[Array, Policy]:
+    """`weighted_log_likelihood` and its gradient, in chunks; where nothing has any weight no network is run."""
+    ascend = eqx.filter_value_and_grad(weighted_log_likelihood)
+    size = batch[1].size
+    if size <= AT_ONCE or size % AT_ONCE:
+        return ascend(policy, *batch)
+    nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, eqx.filter(policy, eqx.is_inexact_array))
+
+    def add(total: Any, chunk: tuple[Episode, Array]) -> tuple[Any, None]:
+        found = jax.lax.cond(jnp.any(chunk[1] > 0), lambda: ascend(policy, *chunk), lambda: nothing)
+        return jax.tree.map(jnp.add, total, found), None
+
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, AT_ONCE, *leaf.shape[1:]), batch)
+    return jax.lax.scan(add, nothing, chunks)[0]
 
 
 def weighted_log_likelihood(policy: Policy, trajectories: Episode, weights: Array) -> Array:
