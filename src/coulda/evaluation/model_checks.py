@@ -24,7 +24,7 @@ from coulda.hindsight import ScenarioSource
 from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.rollout import run_actions
-from coulda.tails import normal_above
+from coulda.tails import skewed_z, student_above
 
 FEW_EXAMPLES = 10
 """Below this many a probability that is estimated from them is off by up to 0.16 on average."""
@@ -172,9 +172,12 @@ def hindsight_diagnostic(hindsight: Estimate, prior: Estimate, ends_unseen: bool
 
     Where `ends_unseen`, it does so in a right model too.
     """
-    paired = hindsight.terms - prior.terms
-    error = paired.std(ddof=1) / np.sqrt(len(paired))
-    chance = float(2 * normal_above(abs(paired.mean()) / error)) if error > 0 else 1.0
+    paired, count = hindsight.terms - prior.terms, len(hindsight.terms)
+    error = paired.std(ddof=1) / np.sqrt(count)
+    chance = 1.0
+    if error > 0:
+        z = skewed_z(count, *(((paired / paired.std()) ** n).mean() for n in (1, 2, 3)))
+        chance = float(2 * student_above(abs(z), count - 1))
     sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
     if chance >= UNUSUAL:
         return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")

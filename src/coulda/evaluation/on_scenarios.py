@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -53,6 +52,7 @@ from coulda.evaluation.reading import (
     run,
     to_numpy,
 )
+from coulda.evaluation.scores import DRAWS
 from coulda.evaluation.self_checks import as_known_by, inferred_log_diagnostic, simulated_log_diagnostic
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
@@ -68,6 +68,8 @@ _OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
+SIMULATED = 2000
+"""Returns in the model from which their kurtosis is told: an event that one in a hundred has is met twenty times."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -285,17 +287,19 @@ def evaluate_sources(
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
     simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
     foreseen = () if alone else foresight_diagnostic(key_check, sources[-1], model, reading)
+    simulated = _simulated_returns(key_check, model, sources, reading, run.precision.scenarios)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
         shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
         shared += foreseen if int(source.steps) > 0 else ()
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
-            estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
+            given = shared, simulated.get(name), key_interval, run.precision, steps
+            estimate = _estimate(method_name(source, model), tally, name, *given)
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
-                given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
-                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *given))
+                asked_of = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
+                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *asked_of))
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
@@ -328,6 +332,24 @@ def _batches(
     counts = batch_sizes(log)
     for batch in gather(run.executor, range(len(counts))):
         yield batch.value, counts[batch.index]
+
+
+def _simulated_returns(
+    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, scenarios: int
+) -> dict[str, np.ndarray]:
+    """By policy: returns on further scenarios of the prior, by the program that made MB-PE's.
+
+    Nothing where there is none, where the model is a user's own program, which is slow, and of what is not finite.
+    """
+    if not isinstance(sources[0], Prior) or isinstance(model, BlackBoxPOMDP):
+        return {}
+    log = reading.log
+    function = _on_batch(model, sources[:1], log, reading.policies, scenarios, reading.asked.discount)
+    inputs, count = padded_batch(log, model.horizon, 0), batch_sizes(log)[0]
+    keys = jax.random.split(key, -(-SIMULATED // (count * scenarios)))
+    made = [to_numpy(function(one, inputs)[0].returns, count) for one in keys]
+    found = {name: np.concatenate([returns[name].ravel() for returns in made]).astype(float) for name in made[0]}
+    return {name: returns for name, returns in found.items() if np.isfinite(returns).all()}
 
 
 def _ingredients(
@@ -386,9 +408,22 @@ def _infer(
 ) -> tuple[Scenario, Replay, Shift, Array, Inference]:
     """Scenarios `[M, ...]` of one episode, how they replay the log, how far from the prior they are, which are bad."""
     source, key = informed(source, repeated, episode), jax.random.fold_in(key, index)
-    drawn, inference = source.infer_many(key, episode, scenarios)
+    count = max(scenarios, DRAWS) if source.answers_many else scenarios
+    every, inference = source.infer_many(key, episode, count)
+    prior = jax.vmap(lambda one: fresh(one, model))(jax.random.split(key, count))
+    shifted = shift(
+        model,
+        every,
+        prior,
+        episode,
+        source.steps,
+        observed=source.infers_observation_noise,
+        carried=not source.answers_many,
+        closing=not repeated,
+    )
+    drawn = jax.tree.map(lambda leaf: leaf[:scenarios], every)
 
-    def one(key: Array, scenario: Scenario) -> tuple[Replay, Shift, Array]:
+    def one(scenario: Scenario) -> tuple[Replay, Array]:
         replayed = replay(
             model,
             scenario,
@@ -397,11 +432,10 @@ def _infer(
             exactly=source.infers_observation_noise,
             rewards=source.weighs_rewards,
         )
-        shifted = shift(model, scenario, fresh(key, model), episode, closing=not repeated)
-        return replayed, shifted, model.malformed(scenario)
+        return replayed, model.malformed(scenario)
 
-    replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, scenarios), drawn)
-    return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference
+    replays, malformed = jax.vmap(one)(drawn)
+    return drawn, replays, shifted, malformed, inference
 
 
 def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario) -> tuple[Array, Array]:
@@ -443,6 +477,7 @@ def _estimate(
     tally: Tally,
     policy: str,
     shared: tuple[Diagnostic, ...],
+    simulated: np.ndarray | None,
     key: Array,
     precision: Precision,
     steps: int,
@@ -475,7 +510,7 @@ def _estimate(
         found,
         terms,
         float(len(terms)),
-        diagnostics=spread_diagnostic(terms) + shared,
+        diagnostics=spread_diagnostic(terms, simulated) + shared,
         details=details,
     )
 

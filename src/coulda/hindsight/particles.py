@@ -35,7 +35,7 @@ from coulda.hindsight.source import (
 )
 from coulda.keys import quick
 from coulda.noise import Iid, effective_sample_size
-from coulda.pomdp import POMDP, Actor, Episode, Scenario
+from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Scenario
 from coulda.pomdp.observing import infers_noise
 
 EPISODES_AT_ONCE = 8
@@ -68,6 +68,11 @@ class Sampler(ScenarioSource):
     def is_exact(self) -> bool:
         """Samples are finitely many."""
         return False
+
+    @property
+    def answers_many(self) -> bool:
+        """From one run; but a program of a user's own would be run for each."""
+        return not isinstance(self.model, BlackBoxPOMDP)
 
     @property
     def infers_observation_noise(self) -> bool:
