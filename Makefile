@@ -1,5 +1,6 @@
 # Everything runs from .venv, which is made from a requirements lock on first use and again only when that changes.
 PYTHON ?= python3
+PYTHONS ?= 3.11 3.12 3.13
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # The demo needs a third of the packages.
@@ -8,7 +9,7 @@ COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-in
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow docs pictures worlds results bench faults lock clean
+.PHONY: help demo test test-slow docs pictures worlds results bench faults release lock clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,6 +45,9 @@ bench: $(INSTALLED)      ## run the benchmarks, peers in environments of their o
 
 faults: $(INSTALLED)     ## kill training, workers, nodes and a learner, damage and forge files; results/faults says what came of it
 	$(BIN)/python -m benchmarks.faults
+
+release:         ## try the wheel in clean environments: each Python of $(PYTHONS), each extra by itself
+	$(PYTHON) tests/programs/release.py $(PYTHONS)
 
 lock:            ## compile both locks anew (needs uv)
 	$(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements.lock

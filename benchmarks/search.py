@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.harness import child, sized
+from coulda.devices import sum_over_devices, use_all_cores
 from coulda.experiments.policy_search import adam
 from coulda.experiments.reproduction import ingredients, search_preset
 from coulda.hindsight.learned import Learned
 from coulda.planners.mixture import ExpertSchedule, prepared
 from coulda.pomdp import Episode, batched
-from coulda.pomdp.walk import taken_log_probs
+from coulda.pomdp.rollout import taken_log_probs
 from coulda.recipes.sokoban import draw_levels, make_sokoban, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
 from coulda.search.objective import weighted_log_likelihood
-from coulda.trainer import sum_over_devices, use_all_cores
 
 SIZES = sized(
     {"7x7, 16 channels": ("desktop", "7x7", 15), "the paper's": ("paper", None, 3)}, {"smoke": ("smoke", None, 1)}

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +24,9 @@ if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
     # The older one fuses more operations; without fused multiply-adds the same number is so in every program.
     isa = " --xla_cpu_max_isa=AVX" if platform.machine() in ("x86_64", "AMD64") else ""
     # Programs are split into 32 parts for LLVM's threads; the small ones here compile sooner in one.
-    flags = " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    flags = " --xla_cpu_parallel_codegen_split_count=1"
+    if version("jaxlib").startswith("0.10."):  # later ones have the newer way alone
+        flags += " --xla_cpu_use_fusion_emitters=false"
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flags + isa
 
 # Containers often ask for no bytecode beside the sources; without any, every interpreter compiles JAX's again.

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import equinox as eqx
@@ -274,6 +274,26 @@ def test_search_mismatch_and_models_are_reproduced_too(smoke):
     assert [row["t"] for row in found["scenario model"]] == [0, 1, 5, 10, 15, 25]
     assert [row["updates"] for row in found["policy's curve"]] == [3]
     assert "</svg>" in (smoke / "models.svg").read_text()
+
+
+def test_whole_seeds_are_kept_and_not_run_again(tmp_path):
+    preset = search_preset(SMOKE, "smoke")
+    curve = {"updates": [1, 2], "episodes": [2, 4], "solved": [0.0, 0.5], "return": [0.1, 0.7]}
+    for seed in range(preset.seeds):
+        runs = [{"setting": asdict(setting), "seed": seed, **curve} for setting in preset.settings]
+        found = {"preset": policy_search._recipe(preset), "runs": runs}
+        policy_search.seed_file(tmp_path, preset, seed).write_text(json.dumps(found))
+    made = policy_search.reproduce(tmp_path, preset, progress=False)
+    assert made["final"]["CF-GPS"]["solved"]["seeds"] == [0.5, 0.5]
+    assert not list((tmp_path / "stages").glob("*-*")), "no level was drawn for it"
+    # More seeds are asked for without a doubt of the others; another recipe is another experiment.
+    kept = lambda preset, seed: policy_search.kept(tmp_path, preset, seed, preset.settings[0])
+    assert kept(replace(preset, seeds=5), 1) is not None
+    assert kept(replace(preset, seeds=5), 2) is None
+    assert kept(replace(preset, beta=0.4), 1) is None
+    policy_search.seed_file(tmp_path, preset, 0).write_text("{}")
+    with pytest.raises(CouldaError, match=r"search-seed-0\.json: expected the curves of a seed .*remove it"):
+        kept(preset, 0)
 
 
 @pytest.mark.slow

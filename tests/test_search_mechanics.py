@@ -14,8 +14,8 @@ from coulda.environments import TabularPOMDP, tiger
 from coulda.errors import CouldaError
 from coulda.hindsight import Exact, Prior, ScenarioSource
 from coulda.noise import Categorical, Normal
-from coulda.planners import LinearPlanner
-from coulda.planners.mixture import ExpertMixture, ExpertSchedule, PlanningProblem
+from coulda.planners import LinearPlanner, TabularPlanner
+from coulda.planners.mixture import MIXTURES, ExpertMixture, ExpertSchedule, PlanningProblem
 from coulda.policies import TabularPolicy, UniformPolicy
 from coulda.pomdp import Planner, Scenario, rollout
 from coulda.search import PolicySearch
@@ -173,6 +173,30 @@ def test_logged_probabilities_are_those_of_the_actions_that_a_mixture_takes():
     assert abs(taken.mean() - 0.3) > 0.033, "the policy alone would be told apart"
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+def test_one_who_acts_for_whole_episodes_has_the_probabilities_of_the_two_episodes(beta):
+    knowing, habit = np.array([[0.7, 0.3, 0.0], [0.9, 0.0, 0.1]]), np.array([[0.2, 0.3, 0.5]] * 3)
+
+    @jax.jit
+    @jax.vmap
+    def run(key):
+        u = MODEL.scenario_prior.sample(key)
+        planners = [
+            mixture(TabularPlanner(knowing), TabularPolicy(habit), jnp.asarray(beta)) for mixture in MIXTURES.values()
+        ]
+        return [rollout(MODEL, planner, u) for planner in planners]
+
+    for mixing, found in zip(MIXTURES, run(jax.random.split(jax.random.key(0), 64)), strict=True):
+        state, action, live = (
+            np.asarray(x) for x in (found.state.index[:, :-1], found.episode.action, found.episode.live)
+        )
+        expert, alone = (np.where(live, p, 1.0).prod(1) for p in (knowing[state, action], habit[0, action]))
+        log_prob = np.where(live, found.episode.log_prob, 0.0).sum(1)
+        error = np.abs(np.exp(log_prob) - beta * expert - (1 - beta) * alone).max()
+        # With one of the two alone it does not matter how they are mixed.
+        assert (error < 1e-6) == (mixing == "episode" or beta in (0, 1))
+
+
 def test_beta_decays_exponentially_in_episodes():
     schedule = ExpertSchedule(Knowing(), 0.8, time_constant=100.0)
     problems = [PlanningProblem(policy(), None, jnp.int32(0), jnp.int32(n)) for n in (0, 100, 1000)]
@@ -213,6 +237,8 @@ def test_mistakes_are_named():
         ExpertSchedule(Knowing(), 1.5)
     with pytest.raises(CouldaError, match="time_constant"):
         ExpertSchedule(Knowing(), 1.0, time_constant=0.0)
+    with pytest.raises(CouldaError, match="mixing is 'day'; name one of"):
+        ExpertSchedule(Knowing(), mixing="day")
     gaussian = LinearPlanner(jnp.ones((1, 1)), jnp.ones(()))
     with pytest.raises(CouldaError, match="only discrete actions can be mixed; expert and policy gave a Normal"):
         ExpertMixture(gaussian, UniformPolicy(2), jnp.asarray(0.5))((jnp.int32(0), ()), jnp.ones(1), jnp.ones(1))

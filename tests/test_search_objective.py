@@ -10,11 +10,21 @@ import pytest
 
 from coulda.environments import TabularPOMDP
 from coulda.errors import CouldaError
+from coulda.noise import Categorical
 from coulda.planners import TabularPlanner
 from coulda.policies import TabularPolicy
 from coulda.pomdp import Scenario, rollout
 from coulda.search import ReturnWeightedRegression
-from coulda.search.objective import effective_sample_size, normalize, resample
+from coulda.search.objective import (
+    AT_ONCE,
+    climb,
+    effective_sample_size,
+    heaviest_first,
+    multiplicity,
+    normalize,
+    resample,
+    weighted_log_likelihood,
+)
 
 # Every probability is a multiple of 1/2 or 1/4, so that the midpoints of a grid of noise are a whole distribution.
 INITIAL = np.array([0.25, 0.5, 0.25])
@@ -133,6 +143,48 @@ def test_the_gradient_on_resampled_trajectories_has_the_same_mean():
     np.testing.assert_allclose(mean, exact.logits, atol=5e-3)
     one, _ = gradient_on(regression, policy, batch, noise[0])
     assert np.abs(one.logits - exact.logits).max() > 1e-2, "one resample is noisier than that"
+
+
+def test_copies_are_counted_and_what_has_no_weight_is_not_run():
+    """The gradient of a chunk without weight is not taken: what would poison it does no harm."""
+    policy, batch = (
+        TabularPolicy(POLICY),
+        jax.tree.map(lambda leaf: leaf[:8, :4].reshape(32, *leaf.shape[2:]), trajectories()),
+    )
+    index = jnp.asarray([3] * 5 + [9] * 2 + [11])
+    copies = jax.tree.map(lambda leaf: leaf[index], batch)
+    one_by_one = eqx.filter_value_and_grad(weighted_log_likelihood)(policy, copies, jnp.full(8, 0.1))
+    share = jnp.zeros(32).at[index].add(0.1)
+    order = heaviest_first(share, 1)
+    weighed = jax.tree.map(lambda leaf: leaf[order], (batch, share))
+    value, gradient = climb(policy, weighed)
+    np.testing.assert_allclose(value, one_by_one[0], rtol=1e-5)
+    np.testing.assert_allclose(gradient.logits, one_by_one[1].logits, atol=1e-6)
+    assert multiplicity(index).tolist() == [5, 0, 0, 0, 0, 2, 0, 1]
+
+    class Poisoned(TabularPolicy):
+        def __call__(self, carry, observation):
+            carry, distribution = super().__call__(carry, observation % 7)
+            return carry, Categorical(logits=distribution.logits * jnp.where(observation == 7, jnp.nan, 1.0))
+
+    for first, harmless in ((AT_ONCE, True), (AT_ONCE - 1, False)):
+        seen = jnp.where(jnp.arange(32)[:, None] >= first, 7, weighed[0].observation)
+        poisoned = eqx.tree_at(lambda episode: episode.observation, weighed[0], seen)
+        _, gradient = climb(Poisoned(POLICY), (poisoned, weighed[1]))
+        assert np.isfinite(gradient.logits).all() == harmless
+
+
+@pytest.mark.parametrize(
+    ("size", "devices", "filled"), [(32, 2, 32), (20, 2, 32), (160, 1, 160), (5, 2, 5), (16, 2, 16)]
+)
+def test_each_device_has_as_many_of_the_heavy(size, devices, filled):
+    weights = jnp.where(jnp.arange(size) % 4 == 1, 1.0, 0.0)
+    order = np.asarray(heaviest_first(weights, devices))
+    assert sorted(order) == [*range(size), *[size] * (filled - size)]
+    if filled % devices == 0:
+        heavy = np.append(np.asarray(weights), 0.0)[order].reshape(devices, -1)
+        assert np.ptp(heavy.sum(1)) <= 1
+        assert (np.diff(heavy) <= 0).all(), "the heavy are first"
 
 
 def test_no_support_gives_no_gradient_and_is_counted():

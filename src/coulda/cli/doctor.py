@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -53,14 +54,13 @@ def installed(package: str) -> str:
 
 
 def extras() -> dict[str, list[str]]:
-    """The packages of each optional extra, without those that only gather others."""
+    """The packages of each optional extra; `all` only gathers those of the others."""
     found: dict[str, list[str]] = {}
     for requirement in requires("coulda") or []:
         package, _, condition = requirement.partition(";")
-        if "extra ==" in condition:
-            name = package.split("[")[0].split(">")[0].split("<")[0].split("=")[0].strip()
-            if name != "coulda":
-                found.setdefault(condition.split("extra ==")[1].strip(" '\""), []).append(name)
+        extra = condition.partition("extra ==")[2].strip(" '\"")
+        if extra not in ("", "all"):
+            found.setdefault(extra, []).append(re.split(r"[\[<>=~! ]", package)[0])
     return found
 
 

@@ -11,15 +11,14 @@ from gymnasium import spaces
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.evaluation.diagnostics import as_known_by
 from coulda.evaluation.doubly_robust import DoublyRobust
-from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict, assumptions
+from coulda.evaluation.estimate import Diagnostic, Estimate, Method, Run, Verdict, assumptions, reading_for
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import KINDS, ImportanceSampling
 from coulda.evaluation.intervals import Precision, Returns
-from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
-from coulda.evaluation.self_checks import as_known_by
 from coulda.evaluation.table import ByName, Comparison
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource

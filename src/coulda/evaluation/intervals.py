@@ -14,12 +14,31 @@ from functools import cached_property
 import numpy as np
 
 from coulda.errors import CouldaError
-from coulda.evaluation.estimate import Interval
 from coulda.pomdp.rollout import check_discount
 from coulda.tails import normal_below, normal_quantile, student_quantile
 
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval."""
+
+    low: float
+    high: float
+    level: float
+    kind: str
+    """How it was found: "student", "bca", "bootstrap", "bernstein" or "woodruff"."""
+
+    def __contains__(self, value: float) -> bool:
+        """Whether the value lies in it."""
+        return self.low <= value <= self.high
+
+    @property
+    def width(self) -> float:
+        """High minus low."""
+        return self.high - self.low
 
 
 @dataclass(frozen=True)

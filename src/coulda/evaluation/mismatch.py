@@ -77,12 +77,11 @@ class Counts(eqx.Module):
 def shift(
     model: POMDP,
     drawn: Scenario,
-    prior: Scenario,
+    prior: Scenario | None,
     episode: Episode,
     steps: Array,
     *,
     observed: bool = False,
-    carried: bool = True,
     closing: bool = True,
 ) -> Shift:
     """Of scenarios `[M, ...]` that were inferred from h_t, t = `steps`, in the mean.
@@ -90,11 +89,10 @@ def shift(
     Args:
         model: whose noise it is.
         drawn: the scenarios.
-        prior: as many draws of the prior, of the same keys.
+        prior: draws of the prior that the source carried onto the posterior, so that their difference varies little.
         episode: the logged one.
         steps: t.
         observed: whether the noise of observations was inferred.
-        carried: whether the source carries `prior` onto the posterior, so that their difference varies little.
         closing: whether the observation after the last action was logged.
     """
     first, moves = jnp.zeros(0), jnp.zeros((episode.live.shape[0], 0))
@@ -102,12 +100,10 @@ def shift(
     if not isinstance(model, FinitePOMDP):
         found = scores(model, drawn, episode, steps, observed=observed)
         if scored(model.transition_noise):
-            moves = _over_time(model, drawn) - (_over_time(model, prior) if carried else 0.0)
-    elif is_plain(model.initial_noise) and is_plain(model.transition_noise):
-        first, moves = (
-            _differences(drawn.initial, prior.initial, 0),
-            _differences(drawn.transition, prior.transition, 1),
-        )
+            moves = _over_time(model, drawn) - (0.0 if prior is None else _over_time(model, prior))
+    elif prior is not None and is_plain(model.initial_noise) and is_plain(model.transition_noise):
+        first = _differences(drawn.initial, prior.initial, 0)
+        moves = _differences(drawn.transition, prior.transition, 1)
     taken, numbers = before(model, episode)
     weight = jnp.concatenate([taken, numbers], 1)
     if weight.shape[1] * moves.shape[1] > COUNT_LIMIT:
@@ -220,7 +216,8 @@ class Shifts:
         """Count those of some episodes, `[n, D]`."""
         total = np.asarray(shifts.total, float)
         self.count += len(total)
-        self.scores.add(shifts.scores)
+        if shifts.scores.sums:
+            self.scores.add(shifts.scores)
         self.steps = self.steps + np.sum(shifts.steps, axis=0, dtype=float)
         self.scale = self.scale + np.sum(shifts.scale, axis=0, dtype=float)
         self.total = self.total + total.sum(0)
@@ -245,7 +242,7 @@ class Shifts:
 
     def _scores(self) -> list["_Finding"]:
         """One test for each kind of noise."""
-        if self.count < FEW_EPISODES:
+        if self.count < FEW_EPISODES or not self.scores.count:
             return []
         return [_Finding(*group, LARGE_SHIFT) for group in self.scores.groups(SMALL_SHIFT)]
 

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from coulda.drawing import as_svg, new_figure
 from coulda.environments.sokoban import Sokoban
+from coulda.errors import CouldaError
 from coulda.evaluation.intervals import mean_interval
 from coulda.executors import InProcess
 from coulda.experiments.pipeline import Ingredients, Pipeline
@@ -118,17 +119,59 @@ def reproduce(
 
 
 def _reproduce(folder: Path, preset: SearchPreset, pipeline: Pipeline) -> dict[str, Any]:
-    pipeline.check_levels()
+    """Curve after curve, seed after seed; what an earlier day left of whole seeds is taken as it is."""
+    curves = [(seed, setting) for seed in range(preset.seeds) for setting in preset.settings]
+    known = {curve: kept(folder, preset, *curve) for curve in curves}
+    if None in known.values():
+        pipeline.check_levels()
     runs: list[dict[str, Any]] = []
-    for seed in range(preset.seeds):
-        for setting in preset.settings:
-            settings, inputs = depends_on(pipeline, preset, setting, seed)
-            make = partial(one_run, pipeline, preset, setting, seed, settings)
-            path = pipeline.stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
-            found = msgspec.json.decode(read_result(path)["curve.json"])
-            runs.append({"setting": asdict(setting), "seed": seed, **found})
-            write_summary(folder, preset, runs, pipeline.stages.seconds())
+    for seed, setting in curves:
+        runs.append(known[seed, setting] or _make_run(pipeline, preset, setting, seed))
+        write_summary(folder, preset, runs, pipeline.stages.seconds())
+        if setting == preset.settings[-1]:
+            mine = [run for run in runs if run["seed"] == seed]
+            replace_json(seed_file(folder, preset, seed), {"preset": _recipe(preset), "runs": mine})
     return {"final": summarize(runs), "runs": runs}
+
+
+def _make_run(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> dict[str, Any]:
+    settings, inputs = depends_on(pipeline, preset, setting, seed)
+    make = partial(one_run, pipeline, preset, setting, seed, settings)
+    path = pipeline.stages.make(f"search-{setting.slug}-{seed}", settings, inputs, make)
+    found = msgspec.json.decode(read_result(path)["curve.json"])
+    return {"setting": asdict(setting), "seed": seed, **found}
+
+
+def seed_file(folder: Path, preset: SearchPreset, seed: int) -> Path:
+    """Where the curves of a whole seed are kept, so that others can be added on another day and another machine."""
+    return folder / f"{preset.name}-seed-{seed}.json"
+
+
+def kept(folder: Path, preset: SearchPreset, seed: int, setting: Setting) -> dict[str, Any] | None:
+    """The run of a seed that was whole already, if it was made by the same recipe."""
+    path = seed_file(folder, preset, seed)
+    if not path.exists():
+        return None
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Seed)
+    except msgspec.DecodeError as error:
+        raise CouldaError(
+            f"{path}: expected the curves of a seed ({error}); remove it, and it is made again"
+        ) from error
+    if found.preset != _recipe(preset):
+        return None
+    return next((run for run in found.runs if run["setting"] == asdict(setting)), None)
+
+
+class _Seed(msgspec.Struct):
+    preset: dict[str, Any]
+    runs: list[dict[str, Any]]
+
+
+def _recipe(preset: SearchPreset) -> dict[str, Any]:
+    """What curves depend on, as JSON has it: not which of them are drawn, nor how many seeds there are."""
+    everything = msgspec.json.decode(msgspec.json.encode(asdict(preset)))
+    return {name: value for name, value in everything.items() if name not in ("settings", "seeds", "name")}
 
 
 def write_summary(folder: Path, preset: SearchPreset, runs: list[dict[str, Any]], seconds: dict[str, float]) -> None:

@@ -18,7 +18,7 @@ from coulda.fitting.tabular import Counts, TabularFit, redrawn, values
 from coulda.fitting.vectors import FittedVectors
 from coulda.noise import Categorical
 from coulda.pomdp import POMDP, Policy, batched, rollout
-from coulda.pomdp.walk import remembers
+from coulda.pomdp.rollout import remembers
 
 EPISODES = 500
 """Simulated to see where a policy goes, and by how much refits differ."""

@@ -24,8 +24,8 @@ from coulda.fitting.folds import deal
 from coulda.fitting.gaussian_em import HiddenSystem
 from coulda.fitting.memory import markov
 from coulda.fitting.systems import FittedSystem, Units, rewarded, system_model, units_of
+from coulda.mechanisms import choice
 from coulda.pomdp import POMDP, Episode
-from coulda.pomdp.actions import choice
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from jax import Array
 from scipy import special
 
 from coulda.episodes import EpisodeLog
-from coulda.episodes.behavior import fitted_behavior
+from coulda.episodes.behavior import SMALL_PENALTY, fitted_behavior
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Verdict
-from coulda.evaluation.logged_behavior import SMALL_PENALTY
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.tails import normal_above, normal_below
 

@@ -26,7 +26,7 @@ from coulda.hindsight.source import (
     where_known,
 )
 from coulda.pomdp import Actor, Episode, FinitePOMDP, LinearGaussianPOMDP, Planner, Scenario
-from coulda.pomdp.walk import walk
+from coulda.pomdp.rollout import walk
 
 
 class Exact(ScenarioSource):

@@ -20,7 +20,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.actors import choose
-from coulda.pomdp.walk import walk
+from coulda.pomdp.rollout import walk
 
 ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from coulda.devices import on_all_devices, sum_over_devices
 from coulda.errors import CouldaError
 from coulda.hindsight.amortized import SOURCE, Amortized, AmortizedMetadata
 from coulda.hindsight.hindsight_network import HindsightNetwork, first_network
@@ -31,7 +32,7 @@ from coulda.hindsight.particles import check_size
 from coulda.pomdp import POMDP, Policy, batched
 from coulda.progress import bar
 from coulda.storage import exclusive
-from coulda.trainer import TrainerConfig, descend, first_state, on_all_devices, sum_over_devices, train
+from coulda.trainer import TrainerConfig, descend, first_state, train
 
 PAIRS, RUN = "pairs", "run"
 """Where a training's folder keeps its pairs and its checkpoints."""

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.devices import on_all_devices, sum_over_devices
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import negative_elbo, random_lengths
 from coulda.hindsight.source import history_length
 from coulda.learners.imitation import Experts, draw
 from coulda.planners.mixture import ExpertMixture
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, rollout
-from coulda.trainer import descend, first_state, on_all_devices, sum_over_devices
+from coulda.trainer import descend, first_state
 
 SHARES = (0.0, 0.5, 1.0)
 """How much of its acting an expert does, in equal parts of a batch."""

@@ -9,12 +9,13 @@ from coulda.planners.dynamic_programming import (
 )
 from coulda.planners.lqr import LinearPlanner, Regulator, lqr
 from coulda.planners.mcts import MCTS
-from coulda.planners.mixture import ExpertMixture, Experts, ExpertSchedule, PlannerFor, PlanningProblem
+from coulda.planners.mixture import EpisodeMixture, ExpertMixture, Experts, ExpertSchedule, PlannerFor, PlanningProblem
 from coulda.planners.time_varying_lqr import AffinePlanner, time_varying_lqr
 
 __all__ = [
     "MCTS",
     "AffinePlanner",
+    "EpisodeMixture",
     "ExpertMixture",
     "ExpertSchedule",
     "Experts",

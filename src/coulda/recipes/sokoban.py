@@ -8,6 +8,7 @@ and what measures the truth cannot overlap.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
@@ -104,11 +105,7 @@ def make_sokoban(levels: np.ndarray, world: SokobanWorld) -> Sokoban:
 
 def solvers(world: SokobanWorld) -> Callable[[Scenario], SolverPlanners]:
     """For a batch of scenarios, the exact solver of each level; it has no answer where a level is not one of ours."""
-
-    def experts(scenarios: Scenario) -> SolverPlanners:
-        return solver_planners(scenarios.initial, world.boxes, world.max_states)
-
-    return experts
+    return partial(solver_planners, num_boxes=world.boxes, max_states=world.max_states)
 
 
 def level_key(seed: int) -> Array:

@@ -9,24 +9,27 @@ trajectories with each other, so that a scenario in which every return is high d
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from coulda.devices import num_devices, sum_over_devices
 from coulda.errors import CouldaError
 from coulda.noise import effective_sample_size, merge
 from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
-from coulda.pomdp.walk import taken_log_probs
-from coulda.trainer import sum_over_devices
+from coulda.pomdp.rollout import taken_log_probs
 
 Normalization = Literal["scenario", "batch"]
 NORMALIZATIONS = ("scenario", "batch")
 
 INFERRED = frozenset({"initial", "transition", "observation"})
 """What a counterfactual trajectory takes from its scenario; its action noise is fresh (Corollary 2)."""
+
+AT_ONCE = 8
+"""Trajectories of which a device takes the gradient at once; those without weight are last, and left out."""
 
 
 class ReturnWeightedInfo(eqx.Module):
@@ -111,7 +114,6 @@ class ReturnWeightedRegression(eqx.Module):
         log_weights = self.log_weights(policy, trajectories, discount)
         weights = normalize(log_weights, usable, self.normalization)
         chosen, share = self._chosen(noise, trajectories, weights)
-        climb = lambda policy, batch: eqx.filter_value_and_grad(weighted_log_likelihood)(policy, *batch)
         log_likelihood, gradient = sum_over_devices(climb, policy, (chosen, share))
         return gradient, self._info(
             trajectories.discounted_return(discount), log_weights, weights, usable, log_likelihood
@@ -125,12 +127,15 @@ class ReturnWeightedRegression(eqx.Module):
     def _chosen(self, noise: Array, trajectories: Episode, weights: Array) -> tuple[Episode, Array]:
         """The trajectories on which the gradient is taken, `[m, ...]`, and their weights `[m]`."""
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), trajectories)
-        if self.num_resampled is None:
-            return flat, weights.reshape(-1)
-        index = resample(noise, weights.reshape(-1), self.num_resampled)
-        # Nothing can be resampled where every weight is zero; then nothing is to be learned either.
-        share = jnp.sum(weights) / self.num_resampled
-        return jax.tree.map(lambda leaf: leaf[index], flat), jnp.full(self.num_resampled, share)
+        index, share = jnp.arange(weights.size), weights.reshape(-1)
+        if self.num_resampled is not None:
+            index = resample(noise, share, self.num_resampled)
+            # Nothing can be resampled where every weight is zero; then nothing is to be learned either.
+            share = multiplicity(index).astype(share.dtype) * (jnp.sum(share) / self.num_resampled)
+        order = heaviest_first(share, num_devices())
+        # What is made up has no weight.
+        share = jnp.where(order < share.size, share[order], 0.0)
+        return jax.tree.map(lambda leaf: leaf[index[order]], flat), share
 
     def _info(
         self, returns: Array, log_weights: Array, weights: Array, usable: Array, log_likelihood: Array
@@ -183,6 +188,44 @@ def resample(noise: Array, weights: Array, size: int) -> Array:
     cumulative = jnp.cumsum(weights)
     places = (jnp.arange(size, dtype=weights.dtype) + noise) / size * cumulative[-1]
     return jnp.clip(jnp.searchsorted(cumulative, places, side="right"), 0, weights.shape[0] - 1)
+
+
+def multiplicity(index: Array) -> Array:
+    """How often each of `index [m]` comes up, told at its first place and zero at the others.
+
+    >>> multiplicity(jnp.asarray([4, 4, 4, 7])).tolist()
+    [3, 0, 0, 1]
+    """
+    equal = index[:, None] == index[None, :]
+    return jnp.where(jnp.argmax(equal, axis=1) == jnp.arange(index.size), jnp.sum(equal, axis=1), 0)
+
+
+def heaviest_first(weights: Array, devices: int) -> Array:
+    """An order of weights `[m]` in which each device's share begins with its heaviest, and all have as many of them.
+
+    It is filled up with m, which is no place, to whole chunks of every device, where there is more than one chunk.
+    """
+    size = weights.size
+    chunk = devices * AT_ONCE
+    missing = -size % chunk if size > chunk else 0
+    order = jnp.concatenate([jnp.argsort(-weights), jnp.full(missing, size)])
+    return order.reshape(-1, devices).T.reshape(-1) if order.size % devices == 0 else order
+
+
+def climb(policy: Policy, batch: tuple[Episode, Array]) -> tuple[Array, Policy]:
+    """`weighted_log_likelihood` and its gradient, in chunks; where nothing has any weight no network is run."""
+    ascend = eqx.filter_value_and_grad(weighted_log_likelihood)
+    size = batch[1].size
+    if size <= AT_ONCE or size % AT_ONCE:
+        return ascend(policy, *batch)
+    nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, eqx.filter(policy, eqx.is_inexact_array))
+
+    def add(total: Any, chunk: tuple[Episode, Array]) -> tuple[Any, None]:
+        found = jax.lax.cond(jnp.any(chunk[1] > 0), lambda: ascend(policy, *chunk), lambda: nothing)
+        return jax.tree.map(jnp.add, total, found), None
+
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, AT_ONCE, *leaf.shape[1:]), batch)
+    return jax.lax.scan(add, nothing, chunks)[0]
 
 
 def weighted_log_likelihood(policy: Policy, trajectories: Episode, weights: Array) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from coulda.devices import one_device
+from coulda.devices import on_all_devices, one_device
 from coulda.episodes import StoredLog
 from coulda.errors import CouldaError
 from coulda.evaluation.model_checks import check_log_fits
@@ -24,7 +24,7 @@ from coulda.policies.host import HostPolicy
 from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Planner, Policy, Scenario, rollout
 from coulda.pomdp.rollout import check_discount
 from coulda.search.objective import ReturnWeightedRegression
-from coulda.trainer import descend, first_state, on_all_devices
+from coulda.trainer import descend, first_state
 
 Learn = Callable[[Array, ScenarioSource, Scenario, Episode], ScenarioSource]
 """(key, source, u, h) -> source: train the source on privileged pairs, `[N, ...]`: the true u of each logged h."""

@@ -31,8 +31,9 @@ from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.intervals import bca, bernstein, student
 from coulda.evaluation.mismatch import Shift, Shifts, shift
-from coulda.evaluation.reading import Weighted, over_log, read
+from coulda.evaluation.reading import over_log, read
 from coulda.evaluation.regressions import QFunction
+from coulda.evaluation.weights import Weighted
 from coulda.hindsight import Exact, Prior
 from coulda.hindsight.source import fresh
 from coulda.policies import TabularPolicy

@@ -17,7 +17,6 @@ from jax import Array
 
 from coulda.environments.sokoban import tiles
 from coulda.errors import CouldaError
-from coulda.extras import require
 
 # The largest table of a level: 10×10 with three boxes and no inner walls has 2.7 million states.
 MAX_STATES = 4_000_000
@@ -29,7 +28,7 @@ class ActionTable(eqx.Module):
     """The optimal actions of n levels; make one with `tabulate`."""
 
     masks: Array
-    """`uint8[total]`, the tables of all levels one after another, filled up to a power of two."""
+    """`uint8[total]`, the tables of all levels one after another, filled up to a power of eight."""
     offset: Array
     """`int32[n]`, where each level's table begins; -1 where it has none."""
     cell: Array
@@ -65,7 +64,6 @@ def tabulate(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> Actio
         num_boxes: How many boxes must be on targets: the model's number of boxes.
         max_states: A level with more states, or with more than eight boxes, gets no table.
     """
-    require("numba", extra="sokoban")
     from coulda.environments.sokoban import _tabulate
 
     levels = tiles.as_levels(levels)
@@ -77,9 +75,10 @@ def tabulate(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> Actio
     total = int(length.sum())
     if total >= 2**31:
         raise CouldaError(f"the tables of these {n} levels have {total} states, more than 2^31; tabulate fewer levels")
-    # Room for any such levels where that is little, so that one size is compiled; else few sizes, powers of two.
+    # Room for any such levels where that is little, so that one size is compiled; else few sizes, powers of eight:
+    # what is not used is never touched, and another size is another compilation of a whole training step.
     room = n * max_states if n * max_states <= SMALL else total
-    masks = np.zeros(1 << max(room - 1, 0).bit_length(), np.uint8)
+    masks = np.zeros(min(8 ** -(-max(room - 1, 0).bit_length() // 3), 2**31), np.uint8)
     offset = np.where(has_table, np.cumsum(length) - length, -1)
 
     def fill(i: int) -> None:
