@@ -87,8 +87,8 @@ def _chances(shift=0.0, scale=1.0, logs=300, count=100):
 
 
 def _judged(u):
-    moments = Moments()
-    moments.add(Scores({SHIFT: u, SPREAD: u**2 - 1}, {SHIFT: np.ones(len(u)), SPREAD: np.ones(len(u))}))
+    moments, once = Moments(), jnp.ones(len(u))
+    moments.add(Scores({SHIFT: u, SPREAD: u**2 - 1}, {SHIFT: once, SPREAD: once}))
     return moments.groups(0.05)
 
 
