@@ -160,7 +160,7 @@ def evaluate(
     reading = reading_for([], log, {"policy": policy}, returns)
     with _followed(advance, log, counted=True) as tell:
         run = Run(precision or Precision(), advance=tell)
-        rows = evaluate_sources(key, model, [source], reading, run)["policy"]
+        rows = evaluate_sources(key, model, [source], reading, run, {})["policy"]
     found = as_known_by(reading, next(iter(rows.values())))
     return replace(found, details=found.details | {"scenarios from": why})
 

@@ -204,9 +204,10 @@ def assumptions(method: str) -> int:
 
 Rows = dict[str, list[Estimate]]
 """By policy."""
-Use = Literal["log", "scenarios", "environment", "support"]
-USES: tuple[Use, ...] = ("log", "scenarios", "environment", "support")
-"""What a table draws for: methods that need the log alone, scenarios, episodes of an environment, checks of a model."""
+Use = Literal["log", "scenarios", "environment", "support", "refits"]
+USES: tuple[Use, ...] = ("log", "scenarios", "environment", "support", "refits")
+"""What a table draws for: methods that need the log alone, scenarios, episodes of an environment, checks of a model,
+and refits of one that was fitted."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ differences are paired.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import gymnasium
@@ -29,7 +29,7 @@ from coulda.evaluation.drawing import STEPS
 from coulda.evaluation.estimate import Diagnostic, Estimate, Method, Rows, Run, flawed, key_for
 from coulda.evaluation.exact import check_exact, check_exact_log, exact_row
 from coulda.evaluation.foresight import foresight_diagnostic
-from coulda.evaluation.grounds import Grounds, grounded
+from coulda.evaluation.grounds import Grounds, RefitError, grounded
 from coulda.evaluation.inferred import information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
 from coulda.evaluation.model_checks import Checked, Checks, blame_model, check, check_log_fits, support_diagnostic
@@ -128,11 +128,13 @@ class OnScenarios(Method):
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """Estimates of all policies by every source, from one pass over the log. Consumes `key`."""
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
-        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
+        refits = self._refit_errors(key, reading)
+        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run, refits)
         for name, methods in found.items():
             if self.exact and "CF-PE" in methods:
                 sampled, policy = methods["CF-PE"], reading.policies[name]
-                methods["CF-PE"] = exact_row(key_scenarios, self.model, policy, reading, sampled, run.precision)
+                exact = exact_row(key_scenarios, self.model, policy, reading, sampled, run.precision)
+                methods["CF-PE"] = refits[name].widen(exact) if name in refits else exact
             blame_model(methods, self.choice.source.knows_the_prior, reading.chosen_by_ends)
             for estimate in methods.values():
                 estimate.details["scenarios from"] = self.choice.why
@@ -141,29 +143,56 @@ class OnScenarios(Method):
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
                 methods |= {method: estimate.with_diagnostics(thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                found[name] = grounded(key_support, self.grounds, reading.policies[name], methods)
+                found[name] = grounded(key_support, self.grounds, reading.policies[name], reading.log, methods)
             else:
                 found[name] = {method: as_known_by(reading, estimate) for method, estimate in methods.items()}
         for other, (model, source) in self.alternatives.items():
-            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
+            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision), {})
             for name, methods in again.items():
                 for method, estimate in methods.items():
                     mine = found[name][method]
                     found[name][method] = mine.with_diagnostics(reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
 
+    def _refit_errors(self, key: Array, reading: Reading) -> dict[str, RefitError]:
+        """By policy; of a model that was not fitted there are none."""
+        if self.grounds is None:
+            return {}
+        key_refit = key_for(key, "refits")
+        return {name: self.grounds.refit_error(key_refit, policy) for name, policy in reading.policies.items()}
+
     def work(
         self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
     ) -> Work:
         """What an executor does for this method: batch i is the i-th batch of the log, its parameters the key."""
-        made_of = self.model, self.sources, log, policies, precision.scenarios, (returns or Returns()).discount
+        discount = (returns or Returns()).discount
+        made_of = Ingredients(self.model, self.sources, log, policies, precision.scenarios, discount)
         return Work(
             jax.eval_shape(lambda: jax.random.key(0)),
             lambda index: padded_batch(log, self.model.horizon, index),
-            _on_batch(*made_of),
+            _on_batch(made_of),
             jit=False,
-            made_of=_ingredients(*made_of),
+            made_of=made_of.fingerprints,
         )
+
+
+class Ingredients(NamedTuple):
+    """What the work on a log's batches is made of."""
+
+    model: POMDP
+    sources: Sequence[ScenarioSource]
+    log: Log
+    policies: Mapping[str, Policy]
+    scenarios: int
+    """Per episode."""
+    discount: float
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """By name: what an executor's work must have in common with the call."""
+        parts = {"model": self.model, "sources": list(self.sources), "policies": dict(self.policies)}
+        parts |= {"scenarios per episode": self.scenarios, "discount": self.discount}
+        return {name: fingerprint(part) for name, part in parts.items()} | {"log": self.log.fingerprint}
 
 
 class OnBatch(eqx.Module):
@@ -212,9 +241,17 @@ class Tally:
 
 
 def evaluate_sources(
-    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, run: Run
+    key: Array,
+    model: POMDP,
+    sources: Sequence[ScenarioSource],
+    reading: Reading,
+    run: Run,
+    refits: Mapping[str, RefitError],
 ) -> dict[str, dict[str, Estimate]]:
     """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
+
+    Intervals hold the errors of `refits` by policy, so that the log's own mean is missed by more than they allow only
+    where the model is wrong beyond what they say.
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
@@ -245,6 +282,7 @@ def evaluate_sources(
             steps = min(int(source.steps), model.horizon + 1)
             given = shared, simulated.get(name), key_interval, run.precision, steps
             estimate = _estimate(method_name(source, model), tally, name, *given)
+            estimate = refits[name].widen(estimate) if name in refits else estimate
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
                 asked_of = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
@@ -269,14 +307,14 @@ def _batches(
 ) -> Iterator[tuple[list[OnBatch], int]]:
     """What comes of each batch of the log, and how many of its episodes count."""
     log = reading.log
-    made_of = model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount
+    made_of = Ingredients(model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount)
     if run.executor is None:
-        function = _on_batch(*made_of)
+        function = _on_batch(made_of)
         largest = HOST_BATCH if isinstance(model, BlackBoxPOMDP) else LARGEST_BATCH
         for inputs, count in padded_batches(log, model.horizon, largest):
             yield function(key, inputs), count
         return
-    check_made_of(run.executor, _ingredients(*made_of))
+    check_made_of(run.executor, made_of.fingerprints)
     run.executor.publish(0, key)
     counts = batch_sizes(log)
     for batch in gather(run.executor, range(len(counts))):
@@ -293,7 +331,7 @@ def _simulated_returns(
     if not isinstance(sources[0], Prior) or isinstance(model, BlackBoxPOMDP):
         return {}
     log = reading.log
-    function = _on_batch(model, sources[:1], log, reading.policies, scenarios, reading.asked.discount)
+    function = _on_batch(Ingredients(model, sources[:1], log, reading.policies, scenarios, reading.asked.discount))
     inputs, count = padded_batch(log, model.horizon, 0), batch_sizes(log)[0]
     keys = jax.random.split(key, -(-SIMULATED // (count * scenarios)))
     made = [to_numpy(function(one, inputs)[0].returns, count) for one in keys]
@@ -301,27 +339,8 @@ def _simulated_returns(
     return {name: returns for name, returns in found.items() if np.isfinite(returns).all()}
 
 
-def _ingredients(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> dict[str, str]:
-    parts = {"model": model, "sources": list(sources), "policies": dict(policies)}
-    parts |= {"scenarios per episode": scenarios, "discount": discount}
-    return {name: fingerprint(part) for name, part in parts.items()} | {"log": log.fingerprint}
-
-
-def _on_batch(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> Callable[[Array, Any], list[OnBatch]]:
+def _on_batch(made_of: Ingredients) -> Callable[[Array, Any], list[OnBatch]]:
+    model, sources, log, policies, scenarios, discount = made_of
     repeated = log.schema.last_observation == "repeated"
     behavior = _who_acted(model, sources, log, policies)
 
