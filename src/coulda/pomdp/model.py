@@ -113,6 +113,15 @@ class POMDP(eqx.Module):
         return jnp.zeros((), bool)
 
 
+class Outcomes(NamedTuple):
+    """What a step may lead to, by inverse CDF: the noise of a transition is one uniform number."""
+
+    next_state: Any
+    """The states, `[K, ...]`; some may be equal."""
+    probabilities: Array
+    """`[K]`."""
+
+
 class TransitionChoices(NamedTuple):
     """A transition as one choice among K categories, whose noise all states and actions share."""
 
