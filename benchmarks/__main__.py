@@ -30,7 +30,7 @@ BENCHMARKS = [
     "gym",
     "hidden_fits",
     "fitting",
-    "basic_gym",
+    "scope_rl",
     "accelerators",
     "startup",
 ]

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 
 from benchmarks.harness import child, run_peer, sized
 from benchmarks.networks import fastest
+from coulda.devices import sum_over_devices, use_all_cores
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import negative_elbo
 from coulda.pomdp import Episode
-from coulda.trainer import sum_over_devices, use_all_cores
 
 GRID, TILES, ACTIONS, STEPS = 10, 7, 5, sized(50, 2)
 ARCHITECTURE = {"num_layers": sized(8, 2), "channels": 32, "latents": 8}
@@ -74,7 +74,7 @@ def _pairs(key: jax.Array, batch: int, network: ConvDRAW) -> tuple[Any, ...]:
     zeros = jnp.zeros((batch, STEPS))
     episodes = Episode(observation, action, zeros, jnp.ones((batch, STEPS), bool), zeros)
     noise = jax.vmap(network.noise(GRID, GRID).sample)(jax.random.split(keys[3], batch))
-    return levels, episodes, jnp.full(batch, STEPS + 1, jnp.int32), noise
+    return network.certain(levels), episodes, jnp.full(batch, STEPS + 1, jnp.int32), noise
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ import optax
 from benchmarks.harness import child, run_peer, sized
 from benchmarks.networks import fastest
 from coulda.cli.executors import open_executor
+from coulda.devices import use_all_cores
 from coulda.environments.sokoban import Sokoban
 from coulda.learners import ActorCriticLoss, Impala, episodes_of
 from coulda.learners.impala import improve
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.pomdp import Episode, batched
 from coulda.recipes import ImpalaRecipe, PolicyNetwork, impala_recipe
-from coulda.trainer import use_all_cores
 
 GRID, TILES, ACTIONS = 10, 7, 5
 SIZES = sized((3, 32, 2, 256), (1, 4, 1, 8))

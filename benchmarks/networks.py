@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.harness import child, run_peer, sized
+from coulda.devices import shard_batch, sum_over_devices, use_all_cores
 from coulda.policies.conv_lstm import paper_policy
-from coulda.trainer import shard_batch, sum_over_devices, use_all_cores
 
 GRID, TILES, ACTIONS = 10, 7, 5
 ARCHITECTURE = {"layers": 3, "channels": 32, "kernel": 3, "ticks": 2, "units": 256}

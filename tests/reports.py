@@ -11,9 +11,9 @@ from coulda.environments.sokoban import (
     Sokoban,
     SolverPlanners,
     UniformLevels,
+    action_table,
     generate,
     solve,
-    solver_planners,
     tiles,
 )
 from coulda.environments.sokoban.solver import SOLVED
@@ -98,7 +98,10 @@ def sokoban_world(horizon: int = 12) -> Sokoban:
 def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num_samples: int = 8):
     pool = np.asarray(model.levels.levels)
     source = PoolPosterior(model, jnp.asarray(pool), jnp.int32(steps))
-    policies = {"expert": PoolExpert(jnp.asarray(pool), solver_planners(pool, 1)), "chance": UniformPolicy(5)}
+    policies = {
+        "expert": PoolExpert(jnp.asarray(pool), SolverPlanners(action_table.tabulate(pool, 1))),
+        "chance": UniformPolicy(5),
+    }
     log = collect(jax.random.key(1), model, UniformPolicy(5), num_episodes)
     return explore(jax.random.key(2), model, log, policies, source, num_samples=num_samples, threshold=10.0)
 

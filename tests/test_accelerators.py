@@ -23,7 +23,7 @@ from benchmarks import accelerators
 from coulda import do
 from coulda.counterfactuals import _answer
 from coulda.environments import tiger
-from coulda.environments.sokoban import Sokoban, UniformLevels, generate
+from coulda.environments.sokoban import Sokoban, UniformLevels, generate, solver_planners
 from coulda.evaluation.fitted_q import _refits, _unseen, fit_values
 from coulda.evaluation.on_scenarios import _infer, _returns
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QuadraticQ, RandomFeaturesQ, TableQ
@@ -50,8 +50,7 @@ from coulda.policies import UniformPolicy, as_policy
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.policies.trainable import LinearGaussianPolicy
 from coulda.pomdp import GumbelMaxChoice, batched, rollout
-from coulda.pomdp.walk import taken_log_probs
-from coulda.recipes.sokoban import solver_planners
+from coulda.pomdp.rollout import taken_log_probs
 from coulda.search import PolicySearch, ReturnWeightedRegression, ValueGradient
 from tests import zoo
 from tests.zoo_pomdps import pomdps
@@ -130,7 +129,7 @@ def played(name: str) -> tuple[Any, Any, Any, Any]:
 def solved() -> tuple[Any, Any]:
     """Scenarios of PO-Sokoban, and what the solver would do in them; it searches, so that they are drawn."""
     scenarios = jax.vmap(sokoban().scenario_prior.sample)(jax.random.split(KEY, 2))
-    return scenarios, solver_planners(scenarios.initial, 1)
+    return scenarios, solver_planners(scenarios, 1)
 
 
 def acting(name: str) -> tuple[Any, ...]:

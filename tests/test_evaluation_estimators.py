@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from coulda.episodes import Schema, checked_log, collect, fit_behavior
 from coulda.evaluation import DoublyRobust, FittedQ, ImportanceSampling, LinearQ, NetworkQ, Returns
+from coulda.evaluation.estimate import key_for
 from coulda.evaluation.fitted_q import cross_fitted, default_regression, fit_values, seen_by, steps_of
-from coulda.evaluation.method import key_for
 from coulda.evaluation.reading import read
 from coulda.evaluation.regressions import inverse
 from coulda.noise import Categorical, Normal

@@ -8,9 +8,9 @@ from scipy import stats
 
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import graded, pareto_shape, weight_diagnostics
-from coulda.evaluation.estimate import Estimate, Interval, plain
-from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Precision, Ratios, bca, bernstein, student, widened
-from coulda.evaluation.reading import Weighted
+from coulda.evaluation.estimate import Estimate, plain
+from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Interval, Precision, Ratios, bca, bernstein, student, widened
+from coulda.evaluation.weights import Weighted
 
 RNG = np.random.default_rng(0)
 SKEWED = RNG.gamma(0.7, size=80)

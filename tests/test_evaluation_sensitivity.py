@@ -12,7 +12,7 @@ from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import collect, from_arrays, to_arrays
 from coulda.errors import CouldaError
 from coulda.evaluation import OnScenarios, compare, evaluate
-from coulda.evaluation.method import key_for
+from coulda.evaluation.estimate import key_for
 from coulda.evaluation.sensitivity import coupling_bounds, fill, reparameterization_diagnostic
 from coulda.hindsight import Exact
 from tests.triage import BEHAVIOR, TARGET, Table, triage

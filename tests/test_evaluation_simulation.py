@@ -16,15 +16,14 @@ from coulda.environments.tabular import TabularPOMDP
 from coulda.episodes import EpisodeLog, collect, fit_behavior, open_log, write_log
 from coulda.episodes.behavior import fitted_behavior
 from coulda.evaluation import OnScenarios, compare, evaluate
-from coulda.evaluation.estimate import VERDICTS
-from coulda.evaluation.method import reading_for
+from coulda.evaluation.estimate import VERDICTS, reading_for
 from coulda.evaluation.simulation import simulate
 from coulda.evaluation.two_samples import energy_test
 from coulda.hindsight import Exact, Prior
 from coulda.noise import Categorical, Normal, Uniform
 from coulda.policies import LinearGaussianPolicy, UniformPolicy
 from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice, LocationScaleAction, Policy
-from coulda.pomdp.walk import taken_log_probs
+from coulda.pomdp.rollout import taken_log_probs
 from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, Table, triage
 
 KEY = jax.random.key(5)

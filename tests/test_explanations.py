@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from coulda.errors import CouldaError
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
+from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.intervals import Interval
 from coulda.explanations import LogExplanation, Question, credit_log, explain, explain_log
 from coulda.mechanisms import gumbel_coupling, inverse_cdf_coupling
 from coulda.policies import UniformPolicy

@@ -33,7 +33,7 @@ from coulda.fitting.memory import lasting_rewards, markov, memory
 from coulda.fitting.neural import blank
 from coulda.fitting.steps import steps_of
 from coulda.fitting.systems import system_model, units_of
-from coulda.fitting.training import regressed, rows_of
+from coulda.fitting.training import judged, regressed, rows_of
 from coulda.hindsight import Exact, Prior
 from coulda.pomdp import rollout
 from tests.triage import BEHAVIOR, TARGET, Stubborn, Table, triage
@@ -240,6 +240,31 @@ def test_a_member_has_not_seen_its_fold():
     assert np.abs(np.asarray(members.linear)[0, 0, : x.shape[1]] - everything).max() > 1e-2
 
 
+def test_last_rewards_are_learned_where_last_observations_are_not_logged():
+    """Of episodes of one step there is nothing else; that they have changed nothing is not learned."""
+    rng = np.random.default_rng(0)
+    state, action = rng.normal(size=(40, 2)), rng.integers(0, 2, 40)
+    schema = Schema(BOX, gymnasium.spaces.Discrete(2), last_observation="repeated")
+    paid = 2 + 3 * state[:, 0] - action
+    seen = np.repeat(state, 2, 0).astype(np.float32)
+    log = checked_log(schema, seen, action, paid.astype(np.float32), np.ones(40, int), np.ones(40, bool))
+    steps, (_, fold) = steps_of(log), deal(log, 2)
+    model = blank(log, steps, NeuralFit("additive", folds=2), jax.random.key(0))
+    rows = rows_of(model, steps, fold)
+    members, left = regressed(model, rows, jax.random.key(0))
+    assert np.abs(np.asarray(left)[:, -1]).max() < 1e-3
+    told = judged(jax.tree.map(lambda x: x[0], members), model, rows)
+    assert np.isfinite(np.asarray(told.noise)[:, -1]).all()
+    assert np.isnan(np.asarray(told.noise)[:, :-1]).all()
+
+
+def test_a_log_is_known_again_by_its_episodes():
+    log = vectors(20, 3)
+    folds, _ = deal(log, 5)
+    assert folds.hold(log.with_log_prob(np.zeros(log.num_steps), "logged"))
+    assert not folds.hold(vectors(20, 3, seed=1))
+
+
 def test_equal_episodes_are_in_one_fold_however_they_are_padded():
     log = vectors(20, 3)
     twice = log.take([*range(20), *range(20)])
@@ -254,11 +279,13 @@ def test_equal_episodes_are_in_one_fold_however_they_are_padded():
 # ---------------------------------------------------------------- verdicts
 
 
-def noise_of(rng, dependent: str = "", size: int = 3000) -> Noise:
-    """Noise of 300 episodes of ten steps, two dimensions."""
+def noise_of(rng, dependent: str = "", size: int = 3000, spread: float = 1.0) -> Noise:
+    """Noise of episodes of ten steps, two dimensions; of the changes it has so much of the spread."""
     inputs, noise = rng.normal(size=(size, 3)), rng.normal(size=(size, 2))
     if dependent == "state":
         noise[:, 0] += 0.4 * inputs[:, 1]
+    if dependent == "little":
+        noise[:, 0] += 0.07 * inputs[:, 1]
     if dependent == "size":
         noise[:, 0] *= np.exp(0.5 * inputs[:, 1])
     if dependent == "dimension":
@@ -272,7 +299,8 @@ def noise_of(rng, dependent: str = "", size: int = 3000) -> Noise:
         lasts = rng.choice([-0.4, 0.4], 300)[episode]
         noise[:, 0] += lasts
         inputs[:, 2] += 2 * lasts * (dependent == "known")
-    return Noise(inputs, noise, np.full(size, np.nan), episode, np.arange(size) % 10, ("dimension 0", "dimension 1"))
+    names = ("dimension 0", "dimension 1")
+    return Noise(inputs, noise, np.full(size, np.nan), episode, np.arange(size) % 10, names, np.full(2, spread))
 
 
 @pytest.mark.parametrize(
@@ -286,6 +314,20 @@ def test_right_noise_passes_and_wrong_noise_does_not(test, wrong):
     assert right == ["trust"] * 4
     for dependent in wrong:
         assert run(noise_of(np.random.default_rng(0), dependent))[0].verdict != "trust", dependent
+
+
+def test_what_is_graded_is_an_effect_and_not_its_significance():
+    """In a large log an error without consequence is beyond doubt, and trusted; one that matters is not."""
+    ask = lambda found: independence(np.random.default_rng(9), found)[0]
+    rng = lambda: np.random.default_rng(0)
+    little = ask(noise_of(rng(), "little", size=20_000))
+    assert little.verdict == "trust"
+    assert 0.001 < little.value < 0.01  # it was found: by chance it is less than a tenth of that
+    assert ask(noise_of(rng(), "state", size=8000)).verdict == "do not trust"
+    # The same pattern in noise that is a twentieth of the changes is of no consequence, and in tails neither.
+    assert ask(noise_of(rng(), "state", size=8000, spread=0.05)).verdict == "trust"
+    verdicts = [transforms(noise_of(rng(), "tails", spread=spread))[0].verdict for spread in (0.05, 0.5, 1.0)]
+    assert verdicts == ["trust", "caution", "caution"]
 
 
 def test_something_hidden_that_lasts_and_is_known_to_whoever_acts_is_not_trusted():

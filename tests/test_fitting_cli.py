@@ -61,7 +61,10 @@ def test_without_a_model_one_is_fitted_unless_it_shall_not_be(folder: Path, caps
     assert "MB-PE" not in capsys.readouterr().out
 
 
-def test_what_does_not_fit_together_is_refused(folder: Path):
+def test_what_does_not_fit_together_is_refused(folder: Path, capsys):
+    with pytest.raises(CouldaError, match="nobody"):
+        run(Evaluate, folder / "log.csv", "--policy", f"{folder / 'world.py'}:nobody")
+    assert "fitted" not in capsys.readouterr().out  # a wrong name costs no fit
     with pytest.raises(CouldaError, match="--out is missing"):
         run(Fit, folder / "log.csv", "--reparameterization", "gumbel_max")
     with pytest.raises(CouldaError, match="--states 3 is for --recipe hidden"):

@@ -244,7 +244,7 @@ def test_ctrl_c_saves_and_exits_cleanly(tmp_path):
 
 SHARDED = """
 import jax
-from coulda.trainer import on_all_devices, shard_batch, sum_over_devices
+from coulda.devices import on_all_devices, shard_batch, sum_over_devices
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_disable_most_optimizations", True)
 import jax.numpy as jnp, numpy as np
@@ -297,7 +297,7 @@ def test_two_devices_compute_what_one_does():
 
 CORES = """
 import jax
-from coulda.trainer import use_all_cores
+from coulda.devices import use_all_cores
 if "late" in __import__("sys").argv:
     jax.config.update("jax_num_cpu_devices", 7)
     jax.devices()

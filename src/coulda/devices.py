@@ -1,12 +1,28 @@
-"""How many devices a program is spread over."""
+"""All cores and all devices, by splitting the batch; and how many a program is spread over."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
+import equinox as eqx
 import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-__all__ = ["num_devices", "one_device"]
+from coulda.errors import CouldaError
+
+__all__ = [
+    "join_hosts",
+    "num_devices",
+    "on_all_devices",
+    "one_device",
+    "replicate",
+    "shard_batch",
+    "sum_over_devices",
+    "use_all_cores",
+]
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)
 
@@ -28,3 +44,96 @@ def one_device(needed: bool) -> Iterator[None]:
         yield
     finally:
         _alone.reset(token)
+
+
+def use_all_cores() -> int:
+    """Make every CPU core a JAX device, and return how many there are.
+
+    XLA:CPU runs a convolution on one core. With a device a core, `shard_batch` uses them all with the same
+    program that uses eight GPUs. JAX fixes its devices when it is first used, so call this before.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        jax.config.update("jax_num_cpu_devices", cores)
+    except RuntimeError as error:
+        if jax.local_device_count("cpu") != cores:
+            raise CouldaError(
+                f"JAX is in use already with {jax.local_device_count('cpu')} CPU device(s), so {cores} cores cannot "
+                "become devices; call use_all_cores() before the first JAX operation"
+            ) from error
+    return cores
+
+
+def shard_batch(batch: Any) -> Any:
+    """Split the leading axis of every array of `batch` over all local devices.
+
+    Inside a jitted step this is enough for data parallelism: with replicated parameters, XLA runs each share
+    on its device and adds the gradients up. With one device it does nothing.
+    """
+    devices = num_devices()
+    if devices == 1:
+        return batch
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if leaf.ndim == 0 or leaf.shape[0] % devices:
+            raise CouldaError(
+                f"batch{jax.tree_util.keystr(path)} of shape {leaf.shape} cannot be split over {devices} devices; "
+                f"make its leading axis a multiple of {devices}"
+            )
+    mesh = jax.make_mesh((devices,), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
+    return jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec("batch")))
+
+
+def on_all_devices(tree: Any) -> Any:
+    """The arrays of `tree` on every local device, as `sum_over_devices` leaves them: so a step is compiled once."""
+    if num_devices() == 1:
+        return tree
+    mesh = jax.make_mesh((num_devices(),), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
+    arrays, other = eqx.partition(tree, eqx.is_array)
+    return eqx.combine(jax.device_put(arrays, NamedSharding(mesh, PartitionSpec())), other)
+
+
+def sum_over_devices(function: Callable[[Any, Any], Any], shared: Any, batch: Any) -> Any:
+    """`function(shared, batch)`, a tree of sums over the batch, each device summing over its share of it.
+
+    For gradients through `scan`: the shares are added up once, at the end. With `shard_batch` XLA adds up the
+    gradient of every kernel at every step, which on two cores is slower than one of them alone.
+
+    Args:
+        function: returns arrays that are sums over the leading axis of the batch, such as a gradient of a sum.
+        shared: a pytree that every device gets whole; what is not an array is passed on as it is.
+        batch: a pytree of arrays `[B, ...]`; a leading axis that cannot be split evenly is left to one device.
+    """
+    devices = num_devices()
+    if devices == 1 or any(leaf.shape[0] % devices for leaf in jax.tree.leaves(batch)):
+        return function(shared, batch)
+    arrays, other = eqx.partition(shared, eqx.is_array)
+
+    def run(arrays: Any, share: Any) -> Any:
+        found = function(eqx.combine(arrays, other), share)
+        return jax.tree.map(lambda x: jax.lax.psum(x, "batch"), found)
+
+    mesh = jax.make_mesh((devices,), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
+    specs = PartitionSpec(), PartitionSpec("batch")
+    # A scan that starts from a constant, such as a policy's first carry, does not pass the check of varying axes.
+    return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(arrays, batch)
+
+
+def join_hosts(share: Any) -> Any:
+    """One batch over the devices of all processes that `jax.distributed` joined, of which each gives its share.
+
+    A jitted step on it, with parameters from `replicate`, is run by all of them together: XLA adds the gradients up
+    over the network. Shares are of one size, a multiple of a process's devices.
+    """
+    return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(_all_devices("batch"), leaf), share)
+
+
+def replicate(tree: Any) -> Any:
+    """The arrays of `tree`, which all processes have, on all their devices."""
+    whole = _all_devices()
+    make = lambda leaf: jax.make_array_from_process_local_data(whole, np.asarray(leaf))
+    return jax.tree.map(lambda leaf: make(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def _all_devices(*axes: str) -> NamedSharding:
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",), (AxisType.Auto,))
+    return NamedSharding(mesh, PartitionSpec(*axes))

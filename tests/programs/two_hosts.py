@@ -42,8 +42,8 @@ def learn(updates: int, shares: list[int], join, replicate):
 
 def main() -> None:
     file, *rest = sys.argv[1:]
+    from coulda.devices import join_hosts, replicate
     from coulda.storage import save_tree
-    from coulda.trainer import join_hosts, replicate
 
     if not rest:
         learned = learn(3, [0, 1], lambda batch: batch, lambda tree: tree)

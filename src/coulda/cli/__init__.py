@@ -142,8 +142,8 @@ def _keep_programs() -> None:
 
 
 def _compute(command: Any) -> None:
+    from coulda.devices import use_all_cores
     from coulda.pomdp.batching import raised_as_they_are
-    from coulda.trainer import use_all_cores
 
     # A program that used JAX before it called `main` keeps the devices that it has.
     with suppress(CouldaError):

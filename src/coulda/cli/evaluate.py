@@ -101,7 +101,7 @@ class Evaluate:
         # Episodes are counted where scenarios are drawn for them, which takes long; model-free methods do not.
         told: tuple[str, ...] = (understood(self.log, recipe.episodes),)
         console.print(*told, highlight=False, soft_wrap=True, markup=False)
-        _ = recipe.named_policies  # before the work, as below
+        _ = recipe.named_policies  # before a model is fitted: a wrong name should cost nothing
         if self._elsewhere:
             _ = recipe.spec
         recipe, about_fit = self._fitted(recipe, console)

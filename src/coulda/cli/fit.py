@@ -136,7 +136,7 @@ def plan(log: EpisodeLog, recipe: Recipe, why: str) -> tuple[str, ...]:
         never = ", ".join(names[j] for j in still)
         told += [f"What never changes: {never}; nothing is known of other values."] if still.size else []
     if log.schema.last_observation == "repeated":
-        told.append("The log lacks the observation after each last action, so that the last step tells of ends only.")
+        told.append("The log lacks the observation after each last action: last steps tell of rewards and ends only.")
     if (cut := int((~log.terminated & (log.lengths < log.max_length)).sum())) > 0:
         told.append(f"{cut:,} episodes were cut off before the horizon; they do not tell of ends.")
     return tuple(told)

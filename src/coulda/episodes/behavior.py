@@ -1,8 +1,12 @@
-"""The policy that made a log, fitted to it; and `fit_behavior`: behavior probabilities for a log that has none."""
+"""Who made a log? A policy that is fitted to it, and `fit_behavior`: probabilities for a log that has none.
 
-from collections.abc import Callable
+Where what was done is no function of the observation (`Doubt`), episodes that a right model makes under the fitted
+policy differ from the logged ones.
+"""
+
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import gymnasium
@@ -17,8 +21,10 @@ from coulda.episodes.log import EpisodeLog, spans
 from coulda.episodes.spaces import HashableSpace, features
 from coulda.errors import CouldaError
 from coulda.noise import Categorical, NoiseDistribution, Normal
-from coulda.pomdp import Policy
-from coulda.tails import normal_log_prob
+from coulda.pomdp import Episode, Policy
+from coulda.pomdp.batching import run
+from coulda.pomdp.rollout import taken_log_probs
+from coulda.tails import normal_above, normal_log_prob
 
 LEAST_SCALE = 1e-6
 """Of a continuous action, where the observation says exactly what is done: a density needs a scale above zero."""
@@ -26,6 +32,23 @@ LOG_SCALES = float(np.log(LEAST_SCALE)), 20.0
 """Within which scales are kept."""
 FOLDS = 5
 """Into which episodes are dealt, where each is judged by a fit to the others."""
+FEWEST = 10
+"""Episodes of each side, from which on a quantity is tested."""
+MOST_FEATURES = 256
+"""Of an observation; more are projected onto so many random directions."""
+UNLIKELY = 0.01
+"""Under a behavior that is a function of the observation: what is less likely makes it doubtful."""
+SMALL_PENALTY = 0.01
+"""Of the fitted behavior. With fit_behavior's own, 1, what was never done in 100 visits is done in 2 % of them."""
+SMALL_GAP = 0.005
+"""Nats per episode between the logged and the fitted behavior: they move no mean by more than √(2 · 0.005) = 0.1
+standard deviations, which is less than is found."""
+SMALL_CORRELATION = 0.05
+"""Of what the fitted behavior leaves unexplained with what it does not see; it explains 0.25 % of the choices."""
+_NOT_OF_THE_OBSERVATION = (
+    "The behavior is not a function of the observation that could be fitted (what was done depends on the step, on "
+    "what was done before, or otherwise on what was seen), so that the model cannot be checked by simulating it."
+)
 
 
 class FittedBehavior(Policy):
@@ -231,3 +254,88 @@ def _likeliest(
     found = result.x.reshape(shape)
     found[1, -1] += np.log(unit)
     return found[0] * unit, found[1]
+
+
+class Doubt(NamedTuple):
+    """Why simulated episodes of a right model might differ."""
+
+    sentence: str
+    chance: float
+    """Of what the doubt rests on."""
+
+
+def logged_behavior(log: EpisodeLog, logged: Episode, policies: Mapping[str, Policy]) -> tuple[Policy, Doubt | None]:
+    """Who made the log: a function of the observation, or a policy that gives the logged probabilities."""
+    fitted = fitted_behavior(log, SMALL_PENALTY)
+    if not has_probabilities(log):
+        chance = unexplained(fitted, logged)
+        return fitted, Doubt(_NOT_OF_THE_OBSERVATION, chance) if chance < UNLIKELY else None
+    taken, live = np.asarray(logged.log_prob, float), np.asarray(logged.live)
+    doubt = _gap((taken - _taken(fitted, logged)).sum(1))
+    if doubt is not None:
+        for policy in policies.values():
+            if (np.abs(taken - _taken(policy, logged))[live] < 1e-3).all():
+                return policy, None
+    return fitted, doubt
+
+
+def has_probabilities(log: EpisodeLog) -> bool:
+    """Whether those of whoever acted were logged, and not fitted."""
+    return log.schema.behavior == "logged" and log.has_probabilities
+
+
+def _taken(policy: Policy, episodes: Episode) -> np.ndarray:
+    return np.asarray(run(eqx.Partial(taken_log_probs, policy), (episodes,)), float)
+
+
+def _gap(lost: np.ndarray) -> Doubt | None:
+    """Of the log-likelihood of each episode that the fitted behavior loses against the logged probabilities, `[N]`.
+
+    Its mean is the divergence of episodes under the one from those under the other. A fit to the same episodes loses
+    nothing on average where the behavior is of its kind, and gains a little.
+    """
+    mean, error = float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
+    chance = float(normal_above(mean / max(error, 1e-12)))
+    if mean < SMALL_GAP or chance >= UNLIKELY:
+        return None
+    return Doubt(
+        "The behavior is not a function of the observation that could be fitted (of the log-likelihood of an episode's "
+        f"actions {mean:.2g} is lost), so that the model cannot be checked by simulating it.",
+        chance,
+    )
+
+
+def unexplained(fitted: FittedBehavior, logged: Episode) -> float:
+    """A score test of what the fitted behavior does not see: the action before, the step, squares of numbers.
+
+    The probability that a behavior which is a function of the observation leaves as much unexplained.
+    """
+    scores, squares, errors = (np.asarray(x, float) for x in run(eqx.Partial(_scores, fitted), (logged,)))
+    total, deviation = np.abs(scores.sum(0)), np.sqrt((scores**2).sum(0))
+    size = total / np.sqrt(np.maximum(np.outer(squares.sum(0), errors.sum(0)).ravel(), 1e-12))
+    # What happened in a few episodes only is not normal yet.
+    often = (scores != 0).sum(0) >= FEWEST
+    z = np.where(often & (size >= SMALL_CORRELATION), total / np.maximum(deviation, 1e-12), 0.0)
+    return min(1.0, float(2 * normal_above(z.max()) * len(z)))
+
+
+def _scores(fitted: FittedBehavior, episode: Episode) -> tuple[Array, Array, Array]:
+    """Sums over an episode: unseen times unexplained `[U * K]`, and the squares of either, `[U]` and `[K]`."""
+    acted_on = jax.tree.map(lambda leaf: leaf[:-1], episode.observation)
+    inputs = jax.vmap(fitted.inputs)(acted_on)
+    steps = len(inputs)
+    outputs = inputs @ fitted.weights
+    if fitted.log_scale is None:
+        done = jax.nn.one_hot(episode.action, outputs.shape[1])
+        unexplained = done - jax.nn.softmax(outputs)
+    else:
+        done = episode.action.reshape(steps, -1)
+        unexplained = (done - outputs) / jnp.exp(jnp.clip(inputs @ fitted.log_scale, *LOG_SCALES))
+    before = jnp.concatenate([jnp.zeros((1, done.shape[1])), done[:-1]])
+    clock = jnp.linspace(0.0, 1.0, steps)[:, None]
+    unseen = [before, clock]
+    if inputs.shape[1] <= MOST_FEATURES:
+        unseen.append(inputs**2)
+    unseen = jnp.where(episode.live[:, None], jnp.concatenate(unseen, 1), 0.0)
+    unexplained = jnp.where(episode.live[:, None], unexplained, 0.0)
+    return (unseen.T @ unexplained).ravel(), jnp.sum(unseen**2, 0), jnp.sum(unexplained**2, 0)

@@ -9,11 +9,10 @@ once), `method`, `diagnostics`, one file per family of methods (`importance`, `f
 from coulda.evaluation.comparison import compare, evaluate, model_free
 from coulda.evaluation.doubly_robust import DoublyRobust
 from coulda.evaluation.drawing import draw_errors
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
+from coulda.evaluation.estimate import Diagnostic, Estimate, Method
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import ImportanceSampling
-from coulda.evaluation.intervals import Precision, Returns
-from coulda.evaluation.method import Method
+from coulda.evaluation.intervals import Interval, Precision, Returns
 from coulda.evaluation.on_policy import OnPolicy, on_policy
 from coulda.evaluation.on_scenarios import OnScenarios
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ

@@ -11,15 +11,14 @@ from gymnasium import spaces
 from jax import Array
 
 from coulda.errors import CouldaError
+from coulda.evaluation.diagnostics import as_known_by
 from coulda.evaluation.doubly_robust import DoublyRobust
-from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict, assumptions
+from coulda.evaluation.estimate import Diagnostic, Estimate, Method, Run, Verdict, assumptions, reading_for
 from coulda.evaluation.fitted_q import FittedQ
 from coulda.evaluation.importance import KINDS, ImportanceSampling
 from coulda.evaluation.intervals import Precision, Returns
-from coulda.evaluation.method import Method, Run, reading_for
 from coulda.evaluation.on_scenarios import OnScenarios, evaluate_sources
 from coulda.evaluation.reading import Log
-from coulda.evaluation.self_checks import as_known_by
 from coulda.evaluation.table import ByName, Comparison
 from coulda.executors import Executor
 from coulda.hindsight import ScenarioSource
@@ -161,7 +160,7 @@ def evaluate(
     reading = reading_for([], log, {"policy": policy}, returns)
     with _followed(advance, log, counted=True) as tell:
         run = Run(precision or Precision(), advance=tell)
-        rows = evaluate_sources(key, model, [source], reading, run)["policy"]
+        rows = evaluate_sources(key, model, [source], reading, run, {})["policy"]
     found = as_known_by(reading, next(iter(rows.values())))
     return replace(found, details=found.details | {"scenarios from": why})
 

@@ -21,8 +21,8 @@ from jax import Array
 from scipy import special
 
 from coulda.evaluation.diagnostics import graded
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval
-from coulda.evaluation.intervals import Precision, Ratios, Returns
+from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.intervals import Interval, Precision, Ratios, Returns
 from coulda.evaluation.reading import generator
 from coulda.noise import effective_sample_size
 from coulda.tails import normal_quantile

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic, weight_diagnostics
-from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict
+from coulda.evaluation.estimate import Diagnostic, Estimate, SinglePolicyMethod, Verdict
 from coulda.evaluation.fitted_q import (
     chosen_regression,
     cross_fitted,
@@ -29,10 +29,10 @@ from coulda.evaluation.fitted_q import (
 )
 from coulda.evaluation.importance import missing_probabilities, unusable_weights
 from coulda.evaluation.intervals import Precision, Ratios
-from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.propensities import propensity_diagnostic
-from coulda.evaluation.reading import Features, Log, Reading, Weighted, generator
+from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.evaluation.regressions import QFunction
+from coulda.evaluation.weights import Weighted
 from coulda.noise import effective_sample_size
 
 

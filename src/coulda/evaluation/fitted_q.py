@@ -27,15 +27,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from coulda.evaluation.diagnostics import graded, log_diagnostics, spread_diagnostic
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, unsupported
-from coulda.evaluation.intervals import Precision, student
+from coulda.evaluation.diagnostics import (
+    as_known_by,
+    correction_diagnostic,
+    graded,
+    log_diagnostics,
+    log_itself_diagnostic,
+    spread_diagnostic,
+)
+from coulda.evaluation.estimate import Diagnostic, Estimate, SinglePolicyMethod, unsupported
+from coulda.evaluation.intervals import Interval, Precision, student
 from coulda.evaluation.markov import markov_diagnostic, residual_diagnostic
-from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, TableQ
-from coulda.evaluation.self_checks import as_known_by, correction_diagnostic, log_itself_diagnostic
 from coulda.evaluation.steps import CANDIDATES, Steps, default_regression, logged_steps, seen_by, steps_of
 from coulda.tails import student_quantile
 

@@ -16,10 +16,8 @@ from jax.scipy.special import ndtri
 
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
-from coulda.evaluation.logged_behavior import sample
 from coulda.evaluation.mismatch import LARGE_SHIFT, SMALL_SHIFT, before
-from coulda.evaluation.model_checks import chosen_by_ends
-from coulda.evaluation.reading import Reading, generator, over_log
+from coulda.evaluation.reading import Reading, generator, over_log, sample
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.likelihood import Evidence
 from coulda.hindsight.particles import Sampler
@@ -54,7 +52,7 @@ def foresight_diagnostic(key: Array, source: ScenarioSource, model: POMDP, readi
     """
     weighs = isinstance(source, Sampler) or isinstance(model, LinearGaussianPOMDP)
     skipped = not weighs or isinstance(model, BlackBoxPOMDP) or no_density(model) is not None
-    if skipped or chosen_by_ends(reading) or len(reading) < FEW_EPISODES:
+    if skipped or reading.chosen_by_ends or len(reading) < FEW_EPISODES:
         return ()
     function = eqx.Partial(_of_episode, Evidence.of(model, getattr(source, "behavior", None)), key)
     parts = list(over_log(function, sample(generator(key), reading.log), model.horizon))

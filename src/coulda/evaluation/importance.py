@@ -22,11 +22,11 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.evaluation.diagnostics import cap_diagnostic, log_diagnostics, spread_diagnostic, weight_diagnostics
 from coulda.evaluation.distribution import distribution_of
-from coulda.evaluation.estimate import Estimate, unsupported
+from coulda.evaluation.estimate import Estimate, SinglePolicyMethod, unsupported
 from coulda.evaluation.intervals import Precision, Ratios
-from coulda.evaluation.method import SinglePolicyMethod
 from coulda.evaluation.propensities import propensity_diagnostic
-from coulda.evaluation.reading import Reading, Weighted, generator
+from coulda.evaluation.reading import Reading, generator
+from coulda.evaluation.weights import Weighted
 from coulda.noise import effective_sample_size
 
 Kind = Literal["ordinary", "weighted", "per_decision", "weighted_per_decision", "capped"]

@@ -14,12 +14,31 @@ from functools import cached_property
 import numpy as np
 
 from coulda.errors import CouldaError
-from coulda.evaluation.estimate import Interval
 from coulda.pomdp.rollout import check_discount
 from coulda.tails import normal_below, normal_quantile, student_quantile
 
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval."""
+
+    low: float
+    high: float
+    level: float
+    kind: str
+    """How it was found: "student", "bca", "bootstrap", "bernstein" or "woodruff"."""
+
+    def __contains__(self, value: float) -> bool:
+        """Whether the value lies in it."""
+        return self.low <= value <= self.high
+
+    @property
+    def width(self) -> float:
+        """High minus low."""
+        return self.high - self.low
 
 
 @dataclass(frozen=True)
@@ -49,7 +68,8 @@ class Ratios:
         """θ plus each episode's influence on it, `[N]`: their mean is θ, their spread its standard error."""
         scale = self.denominator.mean(0)
         ratio = self.numerator.mean(0) / scale
-        return self.plain + ratio.sum() + ((self.numerator - ratio * self.denominator) / scale).sum(1)
+        # As products, since another array of this size costs more than the sums.
+        return self.plain + ratio.sum() + self.numerator @ (1 / scale) - self.denominator @ (ratio / scale)
 
     def resampled(self, counts: np.ndarray) -> np.ndarray:
         """θ of logs in which episode i occurs `counts[b, i]` times, `[B]`."""

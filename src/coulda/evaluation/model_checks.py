@@ -8,6 +8,8 @@
 Whether the inferred noise is distributed as the model says is a check of its own (`mismatch`).
 """
 
+from dataclasses import dataclass, field, replace
+
 import equinox as eqx
 import gymnasium
 import jax
@@ -17,15 +19,20 @@ from jax import Array
 
 from coulda.episodes.log import spans
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import RARE, UNUSUAL, graded
+from coulda.evaluation.diagnostics import RARE, UNUSUAL, graded, log_diagnostics
 from coulda.evaluation.estimate import Diagnostic, Estimate
+from coulda.evaluation.inferred import inference_diagnostics
+from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.reading import Log, Reading
-from coulda.hindsight import ScenarioSource
-from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
+from coulda.hindsight import Inference, ScenarioSource
+from coulda.hindsight.source import fresh
+from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.rollout import run_actions
-from coulda.tails import normal_above
+from coulda.tails import skewed_z, student_above
 
+_OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
+"""Diagnostics of hindsight that speak against its model."""
 FEW_EXAMPLES = 10
 """Below this many a probability that is estimated from them is off by up to 0.16 on average."""
 
@@ -102,19 +109,87 @@ def _same_rows(a: Array, b: Array) -> Array:
     return ((jnp.abs(a - b) <= 1e-3 * (1 + jnp.abs(b))) | jnp.isnan(b)).all(1)
 
 
-def chosen_by_ends(reading: Reading) -> bool:
-    """Whether the log lacks the observations after the last actions of episodes that ended early.
+class Checked(eqx.Module):
+    """What is seen of the scenarios of one episode, `[M]` each, and of how they were inferred."""
 
-    How they ended is then no evidence, and where an episode's evidence stops depends on its end. Where all episodes
-    last as long as the longest, nothing is chosen: all are conditioned on the same number of steps.
+    replay: Replay
+    shift: Shift
+    """The mean over the scenarios."""
+    malformed: Array
+    inference: Inference
+
+
+def check(
+    key: Array,
+    model: POMDP,
+    source: ScenarioSource,
+    episode: Episode,
+    scenarios: Scenario,
+    inference: Inference,
+    *,
+    repeated: bool,
+) -> Checked:
+    """Hold scenarios `[M, ...]` against the episode that they were inferred from, and against the prior.
+
+    The key is that of the inference, from which the prior's own draws are made.
     """
-    early = bool((reading.lengths < reading.reward.shape[1]).any())
-    return reading.log.schema.last_observation == "repeated" and early
+    observed = source.infers_observation_noise
+
+    def one(scenario: Scenario) -> tuple[Replay, Array]:
+        rewards = source.weighs_rewards
+        replayed = replay(model, scenario, episode, source.steps, exactly=observed, rewards=rewards)
+        return replayed, model.malformed(scenario)
+
+    replays, malformed = jax.vmap(one)(scenarios)
+    keys = jax.random.split(key, jax.tree.leaves(scenarios)[0].shape[0])
+    # Gumbel noise of finite models is held against the prior's own draws, which most of it is.
+    carried = isinstance(model, FinitePOMDP) or not source.answers_many
+    prior = jax.vmap(lambda one: fresh(one, model))(keys) if carried else None
+    shifted = shift(model, scenarios, prior, episode, source.steps, observed=observed, closing=not repeated)
+    return Checked(replays, shifted, malformed, inference)
+
+
+@dataclass
+class Checks:
+    """What is kept of what was seen of all episodes."""
+
+    replays: list[Replay] = field(default_factory=list)
+    malformed: list[float] = field(default_factory=list)
+    shifts: Shifts = field(default_factory=Shifts)
+    inference: list[Inference] = field(default_factory=list)
+
+    def add(self, found: Checked) -> None:
+        """Count a batch, `[n, M]` in each array."""
+        self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
+        self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
+        self.shifts.add(found.shift)
+        self.inference.append(found.inference)
+
+    @property
+    def inferred(self) -> Inference:
+        """How well the scenarios of each episode could be inferred, `[N]` each."""
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.inference)
+
+    def diagnostics(self, model: POMDP, source: ScenarioSource, reading: Reading) -> tuple[Diagnostic, ...]:
+        """What all policies share: checks of the scenarios, and of the log."""
+        replayed = jax.tree.map(lambda *parts: np.concatenate(parts), *self.replays)
+        history = int(source.steps) > 0
+        found = replay_diagnostic(float(replayed.agrees.sum()), float(replayed.steps.sum()))
+        found += ends_diagnostic(replayed, reading.terminated, history)
+        found += missing_end(source, reading) + log_diagnostics(reading)
+        if not source.is_exact:
+            found = inference_diagnostics(self.inferred) + found
+        # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
+        if history and not reading.chosen_by_ends:
+            found = self.shifts.diagnostic() + found
+        if type(model).malformed is not POMDP.malformed:
+            found = (malformed_diagnostic(float(np.mean(self.malformed))), *found)
+        return found
 
 
 def missing_end(source: ScenarioSource, reading: Reading) -> tuple[Diagnostic, ...]:
     """Of hindsight that cannot see how episodes ended."""
-    if int(source.steps) == 0 or not chosen_by_ends(reading):
+    if int(source.steps) == 0 or not reading.chosen_by_ends:
         return ()
     sentence = (
         "The log lacks the observation after each last action, so that how episodes ended does not enter their "
@@ -172,9 +247,12 @@ def hindsight_diagnostic(hindsight: Estimate, prior: Estimate, ends_unseen: bool
 
     Where `ends_unseen`, it does so in a right model too.
     """
-    paired = hindsight.terms - prior.terms
-    error = paired.std(ddof=1) / np.sqrt(len(paired))
-    chance = float(2 * normal_above(abs(paired.mean()) / error)) if error > 0 else 1.0
+    paired, count = hindsight.terms - prior.terms, len(hindsight.terms)
+    error = paired.std(ddof=1) / np.sqrt(count)
+    chance = 1.0
+    if error > 0:
+        z = skewed_z(count, *(((paired / paired.std()) ** n).mean() for n in (1, 2, 3)))
+        chance = float(2 * student_above(abs(z), count - 1))
     sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
     if chance >= UNUSUAL:
         return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")
@@ -184,6 +262,24 @@ def hindsight_diagnostic(hindsight: Estimate, prior: Estimate, ends_unseen: bool
         else f", which a right model would do with probability {chance:.0e}: its beliefs about noise are wrong."
     )
     return Diagnostic("hindsight", chance, "do not trust" if chance < RARE else "caution", sentence + why)
+
+
+def blame_model(methods: dict[str, Estimate], one_prior: bool, ends_unseen: bool) -> None:
+    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know.
+
+    Where both rest on `one_prior`, a value that hindsight moves speaks against it, and so against both. A network that
+    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone. Where
+    `ends_unseen` move it, that is nothing against the model, and CF-PE alone is biased.
+    """
+    for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
+        prior, hindsight = methods["MB-PE"], methods[name]
+        if prior.value is None or hindsight.value is None:
+            continue
+        moved = hindsight_diagnostic(hindsight, prior, ends_unseen)
+        methods[name] = hindsight.with_diagnostics(moved) if one_prior else hindsight
+        found = [d for d in hindsight.diagnostics if d.name in _OF_THE_MODEL]
+        others = [d for d in prior.diagnostics if d.name not in (*_OF_THE_MODEL, moved.name)]
+        methods["MB-PE"] = replace(prior, diagnostics=(*found, *(() if ends_unseen else (moved,)), *others))
 
 
 def support_diagnostic(key: Array, model: POMDP, policy: Policy, log: Log, episodes: int = 1000) -> Diagnostic:

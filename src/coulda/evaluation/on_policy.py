@@ -10,9 +10,8 @@ from jax import Array
 
 from coulda.errors import CouldaError
 from coulda.evaluation.distribution import distribution_of
-from coulda.evaluation.estimate import Estimate, flawed
+from coulda.evaluation.estimate import Estimate, Method, Rows, Run, flawed, key_for
 from coulda.evaluation.intervals import Precision, Ratios, Returns
-from coulda.evaluation.method import Method, Rows, Run, key_for
 from coulda.evaluation.reading import Reading, generator
 from coulda.noise import check_key
 from coulda.policies.checks import check_policy_fits

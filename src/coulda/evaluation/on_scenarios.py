@@ -8,40 +8,31 @@ differences are paired.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from coulda.episodes.behavior import logged_behavior
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import log_diagnostics, spread_diagnostic
+from coulda.evaluation.diagnostics import (
+    as_known_by,
+    inferred_log_diagnostic,
+    simulated_log_diagnostic,
+    spread_diagnostic,
+)
 from coulda.evaluation.distribution import distribution_of
 from coulda.evaluation.drawing import STEPS
-from coulda.evaluation.estimate import Diagnostic, Estimate, flawed
-from coulda.evaluation.exact import check_exact, exact_returns
+from coulda.evaluation.estimate import Diagnostic, Estimate, Method, Rows, Run, flawed, key_for
+from coulda.evaluation.exact import check_exact, check_exact_log, exact_row
 from coulda.evaluation.foresight import foresight_diagnostic
-from coulda.evaluation.grounds import Grounds, grounded
-from coulda.evaluation.inferred import inference_diagnostics, information_diagnostic
+from coulda.evaluation.grounds import Grounds, RefitError, grounded
+from coulda.evaluation.inferred import information_diagnostic
 from coulda.evaluation.intervals import Precision, Ratios, Returns
-from coulda.evaluation.logged_behavior import logged_behavior, sample_for
-from coulda.evaluation.method import Method, Rows, Run, key_for
-from coulda.evaluation.mismatch import Shift, Shifts, shift
-from coulda.evaluation.model_checks import (
-    Replay,
-    check_log_fits,
-    chosen_by_ends,
-    ends_diagnostic,
-    hindsight_diagnostic,
-    malformed_diagnostic,
-    missing_end,
-    replay,
-    replay_diagnostic,
-    support_diagnostic,
-)
+from coulda.evaluation.model_checks import Checked, Checks, blame_model, check, check_log_fits, support_diagnostic
 from coulda.evaluation.reading import (
     LARGEST_BATCH,
     Log,
@@ -50,24 +41,25 @@ from coulda.evaluation.reading import (
     generator,
     padded_batch,
     padded_batches,
-    run,
+    sample_for,
     to_numpy,
 )
-from coulda.evaluation.self_checks import as_known_by, inferred_log_diagnostic, simulated_log_diagnostic
+from coulda.evaluation.scores import DRAWS
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
-from coulda.hindsight import Choice, Exact, Inference, Prior, ScenarioSource
+from coulda.hindsight import Choice, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
-from coulda.hindsight.source import asked, fresh, informed
+from coulda.hindsight.source import asked, informed
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
+from coulda.pomdp.batching import run
 from coulda.pomdp.rollout import FINE
 
-_OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
-"""Diagnostics of hindsight that speak against its model."""
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
+SIMULATED = 2000
+"""Returns in the model from which their kurtosis is told: an event that one in a hundred has is met twenty times."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -106,12 +98,8 @@ class OnScenarios(Method):
     def check_log(self, log: Log) -> None:
         """The model must be able to see what was logged, to do what was done, and to go on for as long."""
         check_log_fits(self.model, log)
-        if self.exact and not (isinstance(self.scenarios, Exact) and self.scenarios.behavior is None):
-            raise CouldaError(
-                "exact CF-PE is that of the posterior Exact(model), without a behavior; give scenarios=it"
-            )
-        if self.exact and log.schema.last_observation == "repeated":
-            raise CouldaError("exact CF-PE needs the observation after each last action, which this log lacks")
+        if self.exact:
+            check_exact_log(self.scenarios, log)
 
     @cached_property
     def choice(self) -> Choice:
@@ -140,62 +128,71 @@ class OnScenarios(Method):
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """Estimates of all policies by every source, from one pass over the log. Consumes `key`."""
         key_scenarios, key_support = key_for(key, "scenarios"), key_for(key, "support")
-        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run)
+        refits = self._refit_errors(key, reading)
+        found = evaluate_sources(key_scenarios, self.model, self.sources, reading, run, refits)
         for name, methods in found.items():
-            if self.exact:
-                methods |= self._exactly(key_scenarios, reading, name, methods, run.precision)
-            _blame_model(methods, self.choice.source.knows_the_prior, chosen_by_ends(reading))
+            if self.exact and "CF-PE" in methods:
+                sampled, policy = methods["CF-PE"], reading.policies[name]
+                exact = exact_row(key_scenarios, self.model, policy, reading, sampled, run.precision)
+                methods["CF-PE"] = refits[name].widen(exact) if name in refits else exact
+            blame_model(methods, self.choice.source.knows_the_prior, reading.chosen_by_ends)
             for estimate in methods.values():
                 estimate.details["scenarios from"] = self.choice.why
             if self.estimated_from is not None:
                 policy = reading.policies[name]
                 thin = support_diagnostic(key_support, self.model, policy, self.estimated_from)
-                methods |= {method: _with(estimate, thin) for method, estimate in methods.items()}
+                methods |= {method: estimate.with_diagnostics(thin) for method, estimate in methods.items()}
             if self.grounds is not None:
-                found[name] = grounded(key_support, self.grounds, reading.policies[name], methods)
+                found[name] = grounded(key_support, self.grounds, reading.policies[name], reading.log, methods)
             else:
                 found[name] = {method: as_known_by(reading, estimate) for method, estimate in methods.items()}
         for other, (model, source) in self.alternatives.items():
-            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision))
+            again = evaluate_sources(key_scenarios, model, [source], reading, Run(run.precision), {})
             for name, methods in again.items():
                 for method, estimate in methods.items():
                     mine = found[name][method]
-                    found[name][method] = _with(mine, reparameterization_diagnostic(mine, other, estimate))
+                    found[name][method] = mine.with_diagnostics(reparameterization_diagnostic(mine, other, estimate))
         return {name: list(methods.values()) for name, methods in found.items()}
 
-    def _exactly(
-        self, key: Array, reading: Reading, policy: str, methods: dict[str, Estimate], precision: Precision
-    ) -> dict[str, Estimate]:
-        """CF-PE with all of each episode, without the noise of scenarios; its checks are those of the sampled one."""
-        assert isinstance(self.model, FinitePOMDP)
-        name = "CF-PE"
-        if name not in methods:
+    def _refit_errors(self, key: Array, reading: Reading) -> dict[str, RefitError]:
+        """By policy; of a model that was not fitted there are none."""
+        if self.grounds is None:
             return {}
-        actor, discount = reading.policies[policy], reading.asked.discount
-        ratios = Ratios.mean_of(exact_returns(self.model, actor, reading.log, discount))
-        interval = precision.of_returns(generator(key), ratios)
-        return {
-            name: replace(
-                methods[name],
-                value=ratios.value,
-                interval=interval,
-                terms=ratios.terms,
-                details={STEPS: self.model.horizon + 1},
-            )
-        }
+        key_refit = key_for(key, "refits")
+        return {name: self.grounds.refit_error(key_refit, policy) for name, policy in reading.policies.items()}
 
     def work(
         self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
     ) -> Work:
         """What an executor does for this method: batch i is the i-th batch of the log, its parameters the key."""
-        made_of = self.model, self.sources, log, policies, precision.scenarios, (returns or Returns()).discount
+        discount = (returns or Returns()).discount
+        made_of = Ingredients(self.model, self.sources, log, policies, precision.scenarios, discount)
         return Work(
             jax.eval_shape(lambda: jax.random.key(0)),
             lambda index: padded_batch(log, self.model.horizon, index),
-            _on_batch(*made_of),
+            _on_batch(made_of),
             jit=False,
-            made_of=_ingredients(*made_of),
+            made_of=made_of.fingerprints,
         )
+
+
+class Ingredients(NamedTuple):
+    """What the work on a log's batches is made of."""
+
+    model: POMDP
+    sources: Sequence[ScenarioSource]
+    log: Log
+    policies: Mapping[str, Policy]
+    scenarios: int
+    """Per episode."""
+    discount: float
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """By name: what an executor's work must have in common with the call."""
+        parts = {"model": self.model, "sources": list(self.sources), "policies": dict(self.policies)}
+        parts |= {"scenarios per episode": self.scenarios, "discount": self.discount}
+        return {name: fingerprint(part) for name, part in parts.items()} | {"log": self.log.fingerprint}
 
 
 class OnBatch(eqx.Module):
@@ -207,10 +204,7 @@ class OnBatch(eqx.Module):
     """By policy, `[n, M]`: see `Trajectory.first_flaw`."""
     itself: Array
     """What whoever made the log returns on the same scenarios, `[n, M]`; `[n, 0]` where that is not known."""
-    replay: Replay
-    shift: Shift
-    malformed: Array
-    inference: Inference
+    checked: Checked
 
 
 @dataclass
@@ -225,10 +219,7 @@ class Tally:
     draws: dict[str, list[np.ndarray]] | None
     itself: list[np.ndarray] = field(default_factory=list)
     """What whoever made the log returns on an episode's scenarios, on average; nothing where that is not known."""
-    replays: list[Replay] = field(default_factory=list)
-    malformed: list[float] = field(default_factory=list)
-    shifts: Shifts = field(default_factory=Shifts)
-    inference: list[Inference] = field(default_factory=list)
+    checks: Checks = field(default_factory=Checks)
     flaws: dict[str, tuple[int, str]] = field(default_factory=dict)
     """By policy: the first number that is none, and where it was met."""
 
@@ -246,26 +237,21 @@ class Tally:
             self.variances[name].append(returns.var(1, ddof=1) if returns.shape[1] > 1 else np.zeros(len(returns)))
         if found.itself.shape[1]:
             self.itself.append(np.mean(found.itself, axis=1, dtype=float))
-        self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
-        self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
-        self.shifts.add(found.shift)
-        self.inference.append(found.inference)
-
-    @property
-    def replayed(self) -> Replay:
-        """How well the scenarios of each episode reproduce it, means over its scenarios `[N]`."""
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.replays)
-
-    @property
-    def inferred(self) -> Inference:
-        """How well the scenarios of each episode could be inferred, `[N]` each."""
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *self.inference)
+        self.checks.add(found.checked)
 
 
 def evaluate_sources(
-    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, run: Run
+    key: Array,
+    model: POMDP,
+    sources: Sequence[ScenarioSource],
+    reading: Reading,
+    run: Run,
+    refits: Mapping[str, RefitError],
 ) -> dict[str, dict[str, Estimate]]:
     """Estimates by policy and method, all sources in one pass over the log. Consumes `key`.
+
+    Intervals hold the errors of `refits` by policy, so that the log's own mean is missed by more than they allow only
+    where the model is wrong beyond what they say.
 
     With an executor the batches of the log are worked on wherever it says, to the same bits; it is refused where its
     work was not made of the same model, sources, policies, log, number of scenarios and discount. Where there is
@@ -280,22 +266,27 @@ def evaluate_sources(
         for tally, one in zip(tallies, found, strict=True):
             tally.add(to_numpy(one, count))
         run.advance(count)
-    alone = all(int(source.steps) == 0 for source in sources) or chosen_by_ends(reading)
+    alone = all(int(source.steps) == 0 for source in sources) or reading.chosen_by_ends
     alone &= all(source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
     simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
-    foreseen = () if alone else foresight_diagnostic(key_check, sources[-1], model, reading)
+    simulated = _simulated_returns(key_check, model, sources, reading, run.precision.scenarios)
+    # Of a finite model that is inferred exactly, all that can be foreseen is counted: see `mismatch`.
+    counted = isinstance(model, FinitePOMDP) and sources[-1].is_exact
+    foreseen = () if alone or counted else foresight_diagnostic(key_check, sources[-1], model, reading)
     rows: dict[str, dict[str, Estimate]] = {name: {} for name in policies}
     for source, tally in zip(sources, tallies, strict=True):
-        shared = simulation.diagnostics + _diagnostics(model, source, reading, tally)
+        shared = simulation.diagnostics + tally.checks.diagnostics(model, source, reading)
         shared += foreseen if int(source.steps) > 0 else ()
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
-            estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
+            given = shared, simulated.get(name), key_interval, run.precision, steps
+            estimate = _estimate(method_name(source, model), tally, name, *given)
+            estimate = refits[name].widen(estimate) if name in refits else estimate
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
-                given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
-                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *given))
+                asked_of = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
+                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *asked_of))
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
@@ -316,55 +307,54 @@ def _batches(
 ) -> Iterator[tuple[list[OnBatch], int]]:
     """What comes of each batch of the log, and how many of its episodes count."""
     log = reading.log
-    made_of = model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount
+    made_of = Ingredients(model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount)
     if run.executor is None:
-        function = _on_batch(*made_of)
+        function = _on_batch(made_of)
         largest = HOST_BATCH if isinstance(model, BlackBoxPOMDP) else LARGEST_BATCH
         for inputs, count in padded_batches(log, model.horizon, largest):
             yield function(key, inputs), count
         return
-    check_made_of(run.executor, _ingredients(*made_of))
+    check_made_of(run.executor, made_of.fingerprints)
     run.executor.publish(0, key)
     counts = batch_sizes(log)
     for batch in gather(run.executor, range(len(counts))):
         yield batch.value, counts[batch.index]
 
 
-def _ingredients(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> dict[str, str]:
-    parts = {"model": model, "sources": list(sources), "policies": dict(policies)}
-    parts |= {"scenarios per episode": scenarios, "discount": discount}
-    return {name: fingerprint(part) for name, part in parts.items()} | {"log": log.fingerprint}
+def _simulated_returns(
+    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, scenarios: int
+) -> dict[str, np.ndarray]:
+    """By policy: returns on further scenarios of the prior, by the program that made MB-PE's.
+
+    Nothing where there is none, where the model is a user's own program, which is slow, and of what is not finite.
+    """
+    if not isinstance(sources[0], Prior) or isinstance(model, BlackBoxPOMDP):
+        return {}
+    log = reading.log
+    function = _on_batch(Ingredients(model, sources[:1], log, reading.policies, scenarios, reading.asked.discount))
+    inputs, count = padded_batch(log, model.horizon, 0), batch_sizes(log)[0]
+    keys = jax.random.split(key, -(-SIMULATED // (count * scenarios)))
+    made = [to_numpy(function(one, inputs)[0].returns, count) for one in keys]
+    found = {name: np.concatenate([returns[name].ravel() for returns in made]).astype(float) for name in made[0]}
+    return {name: returns for name, returns in found.items() if np.isfinite(returns).all()}
 
 
-def _on_batch(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> Callable[[Array, Any], list[OnBatch]]:
+def _on_batch(made_of: Ingredients) -> Callable[[Array, Any], list[OnBatch]]:
+    model, sources, log, policies, scenarios, discount = made_of
     repeated = log.schema.last_observation == "repeated"
     behavior = _who_acted(model, sources, log, policies)
 
     def one(source: ScenarioSource, key: Array, inputs: Any) -> OnBatch:
         # Programs of their own, so that inference is compiled once and not for each set of policies.
         infer = eqx.Partial(_infer, model, source, key, scenarios, repeated)
-        drawn, replayed, shifted, malformed, inference = run(infer, inputs)
+        drawn, checked = run(infer, inputs)
         score = {name: eqx.Partial(_returns, model, policy, discount) for name, policy in policies.items()}
         scored = {name: run(function, (drawn,)) for name, function in score.items()}
         returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
-        itself = malformed[:, :0].astype(float)
+        itself = checked.malformed[:, :0].astype(float)
         if behavior is not None:
             itself, _ = run(eqx.Partial(_returns, model, behavior, discount), (drawn,))
-        return OnBatch(returns, flaws, itself, replayed, shifted, malformed, inference)
+        return OnBatch(returns, flaws, itself, checked)
 
     return lambda key, inputs: [one(source, key, inputs) for source in sources]
 
@@ -383,25 +373,13 @@ def _who_acted(
 
 def _infer(
     model: POMDP, source: ScenarioSource, key: Array, scenarios: int, repeated: bool, episode: Episode, index: Array
-) -> tuple[Scenario, Replay, Shift, Array, Inference]:
-    """Scenarios `[M, ...]` of one episode, how they replay the log, how far from the prior they are, which are bad."""
+) -> tuple[Scenario, Checked]:
+    """Scenarios `[M, ...]` of one episode, and what is seen of them, and of more where more cost little."""
     source, key = informed(source, repeated, episode), jax.random.fold_in(key, index)
-    drawn, inference = source.infer_many(key, episode, scenarios)
-
-    def one(key: Array, scenario: Scenario) -> tuple[Replay, Shift, Array]:
-        replayed = replay(
-            model,
-            scenario,
-            episode,
-            source.steps,
-            exactly=source.infers_observation_noise,
-            rewards=source.weighs_rewards,
-        )
-        shifted = shift(model, scenario, fresh(key, model), episode, closing=not repeated)
-        return replayed, shifted, model.malformed(scenario)
-
-    replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, scenarios), drawn)
-    return drawn, replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference
+    count = max(scenarios, DRAWS) if source.answers_many else scenarios
+    drawn, inference = source.infer_many(key, episode, count)
+    checked = check(key, model, source, episode, drawn, inference, repeated=repeated)
+    return jax.tree.map(lambda leaf: leaf[:scenarios], drawn), checked
 
 
 def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario) -> tuple[Array, Array]:
@@ -422,27 +400,12 @@ def method_name(source: ScenarioSource, model: POMDP) -> str:
     return "MB-PE" if steps == 0 else f"CF-PE({steps})"
 
 
-def _diagnostics(model: POMDP, source: ScenarioSource, reading: Reading, tally: Tally) -> tuple[Diagnostic, ...]:
-    """What all policies share: checks of the scenarios, and of the log."""
-    replayed, history = tally.replayed, int(source.steps) > 0
-    found = replay_diagnostic(float(replayed.agrees.sum()), float(replayed.steps.sum()))
-    found += ends_diagnostic(replayed, reading.terminated, history)
-    found += missing_end(source, reading) + log_diagnostics(reading)
-    if not source.is_exact:
-        found = inference_diagnostics(tally.inferred) + found
-    # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
-    if history and not chosen_by_ends(reading):
-        found = tally.shifts.diagnostic() + found
-    if type(model).malformed is not POMDP.malformed:
-        found = (malformed_diagnostic(float(np.mean(tally.malformed))), *found)
-    return found
-
-
 def _estimate(
     method: str,
     tally: Tally,
     policy: str,
     shared: tuple[Diagnostic, ...],
+    simulated: np.ndarray | None,
     key: Array,
     precision: Precision,
     steps: int,
@@ -465,7 +428,7 @@ def _estimate(
             error = within / precision.scenarios
             details["share of the variance that is inference"] = error / max(between + error, TINY)
             shared = (*shared, information_diagnostic(between / max(between + within, TINY)))
-    evidence = float(np.sum(tally.inferred.log_evidence, dtype=float))
+    evidence = float(np.sum(tally.checks.inferred.log_evidence, dtype=float))
     if steps and not np.isnan(evidence):
         details["log evidence"] = evidence
     found = precision.of_returns(generator(key), ratios)
@@ -475,28 +438,6 @@ def _estimate(
         found,
         terms,
         float(len(terms)),
-        diagnostics=spread_diagnostic(terms) + shared,
+        diagnostics=spread_diagnostic(terms, simulated) + shared,
         details=details,
     )
-
-
-def _blame_model(methods: dict[str, Estimate], one_prior: bool, ends_unseen: bool) -> None:
-    """What hindsight finds wrong with the model is wrong with MB-PE too, which by itself cannot know.
-
-    Where both rest on `one_prior`, a value that hindsight moves speaks against it, and so against both. A network that
-    imagines badly when it is given nothing may still infer well: then it speaks against MB-PE alone. Where
-    `ends_unseen` move it, that is nothing against the model, and CF-PE alone is biased.
-    """
-    for name in [name for name in methods if name != "MB-PE" and "MB-PE" in methods]:
-        prior, hindsight = methods["MB-PE"], methods[name]
-        if prior.value is None or hindsight.value is None:
-            continue
-        moved = hindsight_diagnostic(hindsight, prior, ends_unseen)
-        methods[name] = _with(hindsight, moved) if one_prior else hindsight
-        found = [d for d in hindsight.diagnostics if d.name in _OF_THE_MODEL]
-        others = [d for d in prior.diagnostics if d.name not in (*_OF_THE_MODEL, moved.name)]
-        methods["MB-PE"] = replace(prior, diagnostics=(*found, *(() if ends_unseen else (moved,)), *others))
-
-
-def _with(estimate: Estimate, diagnostic: Diagnostic) -> Estimate:
-    return replace(estimate, diagnostics=(*estimate.diagnostics, diagnostic))

@@ -18,8 +18,9 @@ from coulda.episodes import EpisodeLog
 from coulda.episodes.spaces import features
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
-from coulda.evaluation.reading import run, to_numpy
+from coulda.evaluation.reading import to_numpy
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
+from coulda.pomdp.batching import run
 from coulda.pomdp.observing import state_shapes
 from coulda.pomdp.scenario import at_step
 from coulda.tails import normal_above

@@ -14,7 +14,7 @@ from coulda.evaluation.nodes import nodes
 from coulda.policies import HostPolicy, LoggedPolicy
 from coulda.policies.host import taken_log_probs
 from coulda.pomdp import Policy
-from coulda.pomdp.walk import remembers
+from coulda.pomdp.rollout import remembers
 
 Told = tuple[np.ndarray, np.ndarray | None]
 """Log-probabilities of what was done, `[ΣT_i]`, and probabilities of all that could have been, `[Σ(T_i + 1), A]`, or,

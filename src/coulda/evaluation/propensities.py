@@ -14,11 +14,10 @@ import numpy as np
 from gymnasium import spaces
 
 from coulda.episodes import EpisodeLog
-from coulda.episodes.behavior import choice_probabilities, fitted_behavior, held_out, location_and_scale
+from coulda.episodes.behavior import choice_probabilities, fitted_behavior, held_out, location_and_scale, unexplained
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic, Verdict
-from coulda.evaluation.logged_behavior import sample, unexplained
-from coulda.evaluation.reading import Reading
+from coulda.evaluation.reading import Reading, sample
 from coulda.tails import chi_square_above, normal_below
 
 GROUPS = 5

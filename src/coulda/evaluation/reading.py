@@ -5,7 +5,7 @@ needs the observations themselves and goes over the log once more (`padded_batch
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,19 +17,24 @@ from gymnasium import spaces
 from jax import Array
 
 from coulda.episodes import EpisodeLog, Schema, StoredLog
-from coulda.episodes.log import padding
+from coulda.episodes.log import concatenate, padding
 from coulda.episodes.spaces import HashableSpace
 from coulda.errors import CouldaError
 from coulda.evaluation.intervals import Returns
 from coulda.evaluation.nodes import nodes
 from coulda.evaluation.outside import ask_host, columns_of, is_column, is_host
-from coulda.pomdp import Episode, Policy, batched
-from coulda.pomdp.walk import all_log_probs, log_probs_of, next_actions, remembers, taken_log_probs
+from coulda.evaluation.weights import Weighted
+from coulda.pomdp import POMDP, Episode, Policy
+from coulda.pomdp.batching import run
+from coulda.pomdp.rollout import all_log_probs, log_probs_of, next_actions, remembers, taken_log_probs
 
 Log = EpisodeLog | StoredLog
 
 LARGEST_BATCH = 4096
 """Episodes that are in memory at once while a log is read."""
+MOST_EPISODES = 2000
+"""Of a sample, and of what it is held against. With as many, means that differ by 0.15 standard deviations are found in
+36 of 40 samples, by 0.1 in 19 of 40: smaller errors of a model pass."""
 
 
 class Features(eqx.Module):
@@ -37,58 +42,6 @@ class Features(eqx.Module):
 
     name: Hashable = eqx.field(static=True)
     function: Callable[[spaces.Space, Any], Array]
-
-
-LARGEST = 300.0
-"""Logarithm of a weight that can be squared, multiplied by a return and summed: numbers end at e^709."""
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """What importance weighting needs."""
-
-    log_ratio: np.ndarray
-    """log π(a_t | h_t) - log μ(a_t | h_t), `[N, T]`, zero after the end."""
-    reward: np.ndarray
-    """γ^t r_t, `[N, T]`, zero after the end."""
-
-    @cached_property
-    def log_cumulative(self) -> np.ndarray:
-        """Log ρ_{1:t}, `[N, T]`; after the end it stays what it was."""
-        return np.cumsum(self.log_ratio, axis=1)
-
-    @cached_property
-    def cumulative(self) -> np.ndarray:
-        """ρ_{1:t}, `[N, T]`; infinite where it is more than a number can hold."""
-        with np.errstate(over="ignore"):
-            return np.exp(self.log_cumulative)
-
-    @property
-    def total(self) -> np.ndarray:
-        """ρ of whole episodes, `[N]`."""
-        return self.cumulative[:, -1]
-
-    @cached_property
-    def relative(self) -> np.ndarray:
-        """ρ of whole episodes divided by the largest, `[N]`: it survives where all are below what a number can hold."""
-        last = self.log_cumulative[:, -1]
-        return np.exp(last - last.max()) if np.isfinite(last.max()) else np.zeros(len(last))
-
-    @cached_property
-    def too_large(self) -> np.ndarray:
-        """The episodes in which ρ_{1:t} is no number at some step, or one that cannot be squared and summed."""
-        return np.flatnonzero(~(self.log_cumulative.max(1) <= LARGEST))
-
-    @cached_property
-    def scaled(self) -> np.ndarray:
-        """ρ_{1:t} divided by the largest at each step: ratios do not change with the scale of the weights."""
-        top = self.log_cumulative.max(0)
-        return np.exp(self.log_cumulative - np.where(np.isfinite(top), top, 0.0))
-
-    @cached_property
-    def returns(self) -> np.ndarray:
-        """G of each episode, `[N]`."""
-        return self.reward.sum(1)
 
 
 @dataclass(frozen=True)
@@ -150,6 +103,16 @@ class Reading:
     def cut_short(self) -> int:
         """How many episodes were cut off before the longest of them ended."""
         return int((~self.terminated & (self.lengths < self.reward.shape[1])).sum())
+
+    @cached_property
+    def chosen_by_ends(self) -> bool:
+        """Whether the log lacks the observations after the last actions of episodes that ended early.
+
+        How they ended is then no evidence, and where an episode's evidence stops depends on its end. Where all episodes
+        last as long as the longest, nothing is chosen: all are conditioned on the same number of steps.
+        """
+        early = bool((self.lengths < self.reward.shape[1]).any())
+        return self.log.schema.last_observation == "repeated" and early
 
     def weighted(self, policy: str) -> Weighted:
         """The policy's ratios to the behavior's, and the rewards, in float64."""
@@ -365,6 +328,24 @@ def over_log(function: Callable[..., Any], log: Log, horizon: int) -> Iterator[A
         yield to_numpy(run(function, inputs), count)
 
 
+def sample(rng: np.random.Generator, log: Log) -> EpisodeLog:
+    """Episodes of the log, not too many, in memory."""
+    chosen = np.sort(rng.permutation(len(log))[:MOST_EPISODES])
+    parts, first = [], 0
+    for batch in log.batches():
+        here = chosen[(chosen >= first) & (chosen < first + len(batch))] - first
+        parts += [batch.take(here)] if len(here) else []
+        first += len(batch)
+    return concatenate(parts)
+
+
+def sample_for(rng: np.random.Generator, model: POMDP, log: Log) -> EpisodeLog:
+    """Episodes of the log, in the model's spaces, of which a log may not have seen all."""
+    found = sample(rng, log)
+    seen, done = model.observation_space, model.action_space
+    return replace(found, schema=replace(found.schema, observation_space=seen, action_space=done))
+
+
 def padded_batches(log: Log, horizon: int, largest: int = LARGEST_BATCH) -> Iterator[tuple[tuple[Episode, Array], int]]:
     """Padded episodes `[size, T, ...]` with their numbers, and how many of them count.
 
@@ -397,12 +378,6 @@ def _filled(batch: EpisodeLog, first: int, horizon: int, size: int) -> tuple[Epi
     rows = np.arange(size) % len(batch)
     whole = batch if size == len(batch) else batch.take(rows)
     return whole.padded(horizon), jax.device_put((first + rows).astype(np.int32))
-
-
-@eqx.filter_jit
-def run(function: Callable[..., Any], inputs: Any) -> Any:
-    """`function(*inputs)` of each element of a batch."""
-    return batched(lambda element: function(*element), inputs)
 
 
 def to_numpy(tree: Any, count: int | None = None) -> Any:

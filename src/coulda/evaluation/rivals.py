@@ -11,9 +11,10 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.evaluation.intervals import student
 from coulda.evaluation.on_scenarios import informed
-from coulda.evaluation.reading import Log, padded_batches, run, to_numpy
+from coulda.evaluation.reading import Log, padded_batches, to_numpy
 from coulda.hindsight import ScenarioSource
 from coulda.pomdp import Episode
+from coulda.pomdp.batching import run
 
 UNDECIDED = 0.95
 """The level of the interval that must not hold zero for one model to be called better."""

@@ -11,7 +11,8 @@ from coulda.notebooks import Html, element
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coulda.evaluation.estimate import Estimate, Interval, Verdict
+    from coulda.evaluation.estimate import Estimate, Verdict
+    from coulda.evaluation.intervals import Interval
     from coulda.evaluation.table import Comparison, Difference
 
 COLORS = {"trust": "#1b7f4b", "caution": "#c77700", "do not trust": "#b3261e"}

@@ -22,22 +22,16 @@ from gymnasium import spaces
 from jax import Array
 
 from coulda.episodes import EpisodeLog
+from coulda.episodes.behavior import FEWEST, MOST_FEATURES, has_probabilities, logged_behavior
 from coulda.episodes.spaces import HashableSpace, features, named_leaves
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
-from coulda.evaluation.logged_behavior import (
-    FEWEST,
-    MOST_EPISODES,
-    MOST_FEATURES,
-    has_probabilities,
-    logged_behavior,
-    sample_for,
-)
 from coulda.evaluation.one_step import one_step_diagnostic, state_seen
-from coulda.evaluation.reading import Reading, generator, run, to_numpy
+from coulda.evaluation.reading import MOST_EPISODES, Reading, generator, sample_for, to_numpy
 from coulda.evaluation.two_samples import energy_test
 from coulda.hindsight.ranks import holm
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Trajectory, rollout
+from coulda.pomdp.batching import run
 
 SIMULATED = 4
 """Episodes per logged one, as long as they are not too many: simulated ones are cheap, and with 4 the error of a
@@ -49,7 +43,7 @@ LARGE_DIFFERENCE = 0.25
 episodes: of 100 logs of the right model one is cautioned against and none refused; of 5 logs each, models whose
 episodes never end are refused in 5 and doubled rewards are warned of in 5, but transitions that are 30 % uniform in
 none (in one log of 1,000 episodes they are warned of). What these tests cannot tell, the step ahead may where states
-are seen, and the mean return says what it could show (`self_checks`)."""
+are seen, and the mean return says what it could show (`diagnostics`)."""
 QUANTITIES = (
     "return", "length", "end", "reward", "observations 0", "observations 1", "observations 2", "observations", "changes"
 )  # fmt: skip

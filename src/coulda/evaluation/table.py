@@ -10,8 +10,8 @@ import numpy as np
 from coulda.drawing import Picture
 from coulda.errors import CouldaError
 from coulda.evaluation.drawing import draw_difference, draw_estimates
-from coulda.evaluation.estimate import VERDICTS, Estimate, Interval, Verdict, assumptions, finite, plain, worst
-from coulda.evaluation.intervals import Returns, student
+from coulda.evaluation.estimate import VERDICTS, Estimate, Verdict, assumptions, finite, plain, worst
+from coulda.evaluation.intervals import Interval, Returns, student
 from coulda.evaluation.shown import (
     Doubt,
     difference_html,

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from coulda.errors import CouldaError
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, plain
-from coulda.evaluation.intervals import Returns, student
+from coulda.evaluation.estimate import Diagnostic, Estimate, plain
+from coulda.evaluation.intervals import Interval, Returns, student
 from coulda.explanations.explanation import Change, Course, Explanation, as_json, exactly, helps, named
 from coulda.explanations.question import Question
 from coulda.extras import require

@@ -22,7 +22,7 @@ from coulda.explanations.search import LoggedEnd
 from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import LoggedSteps, ObservedTables, logged_batch, observed_tables, state_numbers
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy
-from coulda.pomdp.walk import all_log_probs
+from coulda.pomdp.rollout import all_log_probs
 from coulda.tails import student_quantile
 
 

@@ -14,7 +14,7 @@ from coulda.episodes.validation import from_episodes
 from coulda.errors import CouldaError
 from coulda.evaluation import Estimate
 from coulda.evaluation.exact import decisions_of
-from coulda.evaluation.reading import Log, run
+from coulda.evaluation.reading import Log
 from coulda.explanations.answers import Answers, LogExplanation
 from coulda.explanations.explanation import Explanation, inherited
 from coulda.explanations.program import Choices, Solved, solve
@@ -31,6 +31,7 @@ from coulda.hindsight.tables import (
 )
 from coulda.noise import check_key
 from coulda.pomdp import POMDP, Episode, FinitePOMDP
+from coulda.pomdp.batching import run
 from coulda.progress import Advance, followed
 
 MOST_NUMBERS = 2**26

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coulda.evaluation.estimate import Diagnostic, Estimate, Interval, Verdict, finite
+from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict, finite
+from coulda.evaluation.intervals import Interval
 
 
 class Change(NamedTuple):

@@ -37,8 +37,6 @@ FAR = 5
 """Steps of open-loop errors, beside 1 and all."""
 OPEN_LOOP_EPISODES, OPEN_LOOP_DRAWS = 256, 16
 """Predictions are means of so many paths, which adds at most 3 % to their errors."""
-NEARLY = 0.1
-"""Of the spread of a change, or of rewards: what is off by less is foreseen to 99 %, and its errors are not tested."""
 SMALL_NOVELTY, LARGE_NOVELTY = 0.1, 0.3
 """Of transitions that only one fold has: about the share of another log that a table holds to be impossible."""
 
@@ -161,7 +159,7 @@ def _told(log: EpisodeLog) -> tuple[str, ...]:
     if cut:
         told.append(f"{cut:,} episodes were cut off; they tell of the steps that they have, and not of ends.")
     if log.schema.last_observation == "repeated":
-        told.append("What was seen after last actions was not logged, and is not used.")
+        told.append("What was seen after last actions was not logged: last steps tell of rewards and ends only.")
     return tuple(told)
 
 
@@ -205,7 +203,7 @@ def _vectors(
     else:
         taken = np.stack([found.steps.action.min(0), found.steps.action.max(0)])
     near = Nearness.of(noise.inputs, model.size, isinstance(model.action_space, spaces.Discrete))
-    grounds = VectorGrounds(tuple(verdict), model, _on_log(found), near)
+    grounds = VectorGrounds(tuple(verdict), model, _on_log(found), near, found.folds)
     source = CrossFitted(model, found.folds)
     return Fitted(recipe, model, source, grounds, (*_told(log), *_found(found, taken, names, log)), log.fingerprint)
 
@@ -219,14 +217,13 @@ def _unseen(found: NeuralResult, names: tuple[str, ...]) -> tuple[judging.Noise,
     own, linear = (unseen(model, members, rows, at) for members in (model.members, found.baseline))
     kept = places >= 0
     order = np.argsort(places[kept])
-    loss, noise, left, other = (np.asarray(x, float)[kept][order] for x in (*own, linear.loss))
-    # Errors of a mean that is almost exact have a pattern, and no consequence.
-    there = np.maximum(np.isfinite(left).sum(0), 1)
-    noise = np.where(np.sqrt(np.nansum(left**2, 0) / there) < NEARLY, np.nan, noise)
+    loss, noise, left, other = (np.asarray(x, float)[kept][order] for x in (own.loss, own.noise, own.left, linear.loss))
+    spread = np.sqrt(np.nansum(left**2, 0) / np.maximum(np.isfinite(left).sum(0), 1)).clip(max=1.0)
     chance = np.exp(-loss[:, -1])  # of what happened
     end = np.where(steps.judged & bool(model.ends), np.where(steps.ended, 1 - chance, chance - 1), np.nan)
     inputs = np.asarray(rows.inputs, float)
-    return judging.Noise(inputs, noise, end, steps.episode, steps.time, (*names, "the reward")), (other - loss).sum(1)
+    judged = judging.Noise(inputs, noise, end, steps.episode, steps.time, (*names, "the reward"), spread)
+    return judged, (other - loss).sum(1)
 
 
 def _open_loop(found: NeuralResult, log: EpisodeLog) -> Diagnostic:
@@ -238,12 +235,9 @@ def _open_loop(found: NeuralResult, log: EpisodeLog) -> Diagnostic:
     own, other = (np.asarray(_paths(m, found.folds, episodes), float) for m in (model, linear))
     reached = np.asarray(sample.lengths) - (0 if log.schema.last_observation == "logged" else 1)
 
-    def error(apart: np.ndarray, step: int) -> float:
-        there = apart[reached >= step, step]
-        return float(np.sqrt((there**2).mean())) if len(there) else float("nan")
-
-    errors = {step: (error(own, step), error(other, step)) for step in far}
-    return judging.open_loop({step: pair for step, pair in errors.items() if np.isfinite(pair).all()})
+    squares = lambda apart, step: (apart[reached >= step, step] ** 2).mean(1)
+    errors = {step: (squares(own, step), squares(other, step)) for step in far if (reached >= step).any()}
+    return judging.open_loop(errors)
 
 
 @eqx.filter_jit

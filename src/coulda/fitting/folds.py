@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from coulda.episodes import EpisodeLog
+from coulda.episodes import EpisodeLog, StoredLog
 from coulda.errors import CouldaError
 from coulda.pomdp import Episode, batched
+
+SAMPLE = 256
+"""Episodes by which a log is known again: of another log one that is the same by chance is one in millions."""
 
 
 class Folds(eqx.Module):
@@ -37,6 +40,11 @@ class Folds(eqx.Module):
         """Whether the log says that the episode was cut off; of another nothing is known, and it came to its end."""
         _, place, known = self._place(episode)
         return known & self.cut[place]
+
+    def hold(self, log: EpisodeLog | StoredLog) -> bool:
+        """Whether the first episodes of a log, as many as `SAMPLE`, are among these."""
+        found = np.asarray(_digests(log.batch(0, SAMPLE).padded()))
+        return bool(np.isin(found, np.asarray(self.digests)).all())
 
     def _place(self, episode: Episode) -> tuple[Array, Array, Array]:
         found = digest(episode)

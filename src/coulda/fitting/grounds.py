@@ -11,14 +11,17 @@ from scipy.spatial import KDTree
 
 from coulda.evaluation.diagnostics import graded
 from coulda.evaluation.estimate import Diagnostic
+from coulda.evaluation.grounds import RefitError
 from coulda.evaluation.model_checks import FEW_EXAMPLES
+from coulda.evaluation.reading import Log
+from coulda.fitting.folds import Folds
 from coulda.fitting.judging import disagreement
 from coulda.fitting.tables import FittedTable
 from coulda.fitting.tabular import Counts, TabularFit, redrawn, values
 from coulda.fitting.vectors import FittedVectors
 from coulda.noise import Categorical
 from coulda.pomdp import POMDP, Policy, batched, rollout
-from coulda.pomdp.walk import remembers
+from coulda.pomdp.rollout import remembers
 
 EPISODES = 500
 """Simulated to see where a policy goes, and by how much refits differ."""
@@ -34,7 +37,7 @@ SMALL_UNKNOWN, LARGE_UNKNOWN = 0.01, 0.1
 """Of a policy's episodes that go where nothing was ever tried; what follows there is counted as nothing."""
 
 
-def jackknife(values: np.ndarray) -> tuple[float, int]:
+def jackknife(values: np.ndarray) -> RefitError:
     """The standard error of a value, from those of fits that each leave out one of K groups of episodes, `[K, n]`.
 
     Each row has the same n simulated episodes; what their number leaves to chance is taken off.
@@ -43,15 +46,15 @@ def jackknife(values: np.ndarray) -> tuple[float, int]:
     apart = values - values.mean(0)
     chance = apart.var(1, ddof=1).mean() / episodes
     square = (members - 1) / members * (apart.mean(1) ** 2).sum() - (members - 1) ** 2 / members * chance
-    return float(np.sqrt(max(square, 0.0))), members - 1
+    return RefitError(float(np.sqrt(max(square, 0.0))), members - 1)
 
 
-def spread(values: np.ndarray) -> tuple[float, int]:
+def spread(values: np.ndarray) -> RefitError:
     """The same, from draws of what the fit might have been, `[B, n]`."""
     draws, episodes = values.shape
     apart = values - values.mean(0)
     chance = apart.var(1, ddof=1).mean() / episodes if episodes > 1 else 0.0
-    return float(np.sqrt(max(apart.mean(1).var(ddof=1) - chance, 0.0))), draws - 1
+    return RefitError(float(np.sqrt(max(apart.mean(1).var(ddof=1) - chance, 0.0))), draws - 1)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,10 @@ class TableGrounds:
     model: FittedTable
     counts: Counts
     recipe: TabularFit
+
+    def stands_for(self, log: Log) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing."""
+        return ()
 
     def on_path(self, key: Array, policy: Policy) -> tuple[Diagnostic, ...]:
         """How much of what the policy does was tried, and how often."""
@@ -84,7 +91,7 @@ class TableGrounds:
             ),
         )
 
-    def refit_error(self, key: Array, policy: Policy) -> tuple[float, int]:
+    def refit_error(self, key: Array, policy: Policy) -> RefitError:
         """By draws of the posterior of all frequencies."""
         keys = jax.random.split(key, REDRAWS + 1)
         drawn = (redrawn(one, self.counts, self.recipe) for one in keys[1:])
@@ -138,6 +145,12 @@ class VectorGrounds:
     """The variance between members on the log, in variances of the noise."""
     near: Nearness
     """What the log has of states and actions."""
+    folds: Folds
+    """The episodes of the log that was fitted to."""
+
+    def stands_for(self, log: Log) -> tuple[str, ...]:
+        """The noise of the fitted log is judged by "noise" and "independence", with its consequences."""
+        return ("mismatch",) if self.folds.hold(log) else ()
 
     def on_path(self, key: Array, policy: Policy) -> tuple[Diagnostic, ...]:
         """Whether members are of one mind where the policy goes, and whether what it does there was done there."""
@@ -145,7 +158,7 @@ class VectorGrounds:
         between, inputs, live = (np.asarray(x) for x in found)
         return disagreement(between[live], self.on_log), self.near.support(inputs[live])
 
-    def refit_error(self, key: Array, policy: Policy) -> tuple[float, int]:
+    def refit_error(self, key: Array, policy: Policy) -> RefitError:
         """By the members, each of which left out a fold."""
         return jackknife(np.asarray(_by_member(self.model, policy, jax.random.split(key, EPISODES)), float).T)
 
@@ -157,11 +170,15 @@ class HiddenGrounds:
     verdict: tuple[Diagnostic, ...]
     members: tuple[POMDP, ...]
 
+    def stands_for(self, log: Log) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing."""
+        return ()
+
     def on_path(self, key: Array, policy: Policy) -> tuple[Diagnostic, ...]:  # noqa: ARG002
         """Nothing is known of where a policy goes in states that nobody saw."""
         return ()
 
-    def refit_error(self, key: Array, policy: Policy) -> tuple[float, int]:
+    def refit_error(self, key: Array, policy: Policy) -> RefitError:
         """By the members."""
         keys = jax.random.split(key, EPISODES)
         return jackknife(np.stack([np.asarray(_returns(model, policy, keys), float) for model in self.members]))

@@ -24,8 +24,8 @@ from coulda.fitting.folds import deal
 from coulda.fitting.gaussian_em import HiddenSystem
 from coulda.fitting.memory import markov
 from coulda.fitting.systems import FittedSystem, Units, rewarded, system_model, units_of
+from coulda.mechanisms import choice
 from coulda.pomdp import POMDP, Episode
-from coulda.pomdp.actions import choice
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,9 @@ def _surprises(without: list[HiddenTables], log: EpisodeLog, episodes: Episode, 
     inputs = np.concatenate([np.eye(n)[observed[:, :-1]], np.eye(actions)[action]], -1)
     episode, time = np.nonzero(known)
     names = tuple(f"observation {o}" for o in range(n))
-    return judging.Noise(inputs[known], surprise[known], np.full(len(time), np.nan), episode, time, names)
+    return judging.Noise(
+        inputs[known], surprise[known], np.full(len(time), np.nan), episode, time, names, np.ones(len(names))
+    )
 
 
 def _gaussian(key: Array, rng: np.random.Generator, log: EpisodeLog, recipe: HiddenFit) -> HiddenResult:
@@ -307,4 +309,6 @@ def _innovations(own: list[Any], episodes: Episode, fold: np.ndarray) -> judging
     inputs = np.concatenate([np.asarray(episodes.observation, float)[:, :-1], np.asarray(episodes.action, float)], -1)
     episode, time = np.nonzero(known)
     names = tuple(f"observation {j}" for j in range(white.shape[-1]))
-    return judging.Noise(inputs[known], white[known], np.full(len(time), np.nan), episode, time, names)
+    return judging.Noise(
+        inputs[known], white[known], np.full(len(time), np.nan), episode, time, names, np.ones(len(names))
+    )

@@ -6,6 +6,10 @@
 - Open loop: how far off are 1, 5 and T steps on, against linear regressions?
 - Own policy: what does the model say of whoever made the log, whose returns are known?
 - Disagreement: are the members less of one mind where a policy goes than where the log is?
+
+A large log finds every imperfection of a network, and a small one finds little. So what is graded is an effect: its
+size counts as much as the noise that it is about is of the changes of the state (or of the rewards). A significant one
+that may matter is a reason for caution; one whose lower confidence bound is large is not to be trusted.
 """
 
 from typing import NamedTuple
@@ -17,18 +21,20 @@ from jax import Array
 from scipy import special
 
 from coulda.episodes import EpisodeLog
-from coulda.episodes.behavior import fitted_behavior
+from coulda.episodes.behavior import SMALL_PENALTY, fitted_behavior
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Verdict
-from coulda.evaluation.logged_behavior import SMALL_PENALTY
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.tails import normal_above, normal_below
 
 SMALL_SHARE, LARGE_SHARE = 0.01, 0.05
-"""Of the variance of noise that something foresees: a correlation of 0.1 and one of 0.22."""
+"""Of the variance of changes, or of rewards, that something foresees in the noise: a correlation of 0.1 and of 0.22."""
 SMALL_DISTANCE, LARGE_DISTANCE = 0.05, 0.15
 """Of Kolmogorov and Smirnov between transforms and the uniform: a twentieth of all steps is somewhere else. Student
-noise with three degrees of freedom that is taken for normal has 0.07, an exponential one 0.16."""
+noise with three degrees of freedom that is taken for normal has 0.07, an exponential one 0.16. It counts as much as the
+noise is of the spread of changes."""
+BOUND = 2.33
+"""Standard errors below an effect: less than that it is in one case of a hundred."""
 SMALL_MISS, LARGE_MISS = 0.1, 0.25
 """Of the behavior's value, in standard deviations of returns."""
 LITTLE_LIKELIER = 0.01
@@ -60,13 +66,14 @@ class Noise(NamedTuple):
     time: np.ndarray
     names: tuple[str, ...]
     """Of the q columns."""
+    spread: np.ndarray
+    """Of the noise, in spreads of changes and of rewards, `[q]`, at most 1: an error about it counts as much."""
 
     def first(self, most: int) -> "Noise":
         """The first episodes."""
-        kept = slice(most)
-        return Noise(
-            self.inputs[kept], self.noise[kept], self.end[kept], self.episode[kept], self.time[kept], self.names
-        )
+        steps = (self.inputs, self.noise, self.end, self.episode, self.time)
+        inputs, noise, end, episode, time = (values[:most] for values in steps)
+        return Noise(inputs, noise, end, episode, time, self.names, self.spread)
 
 
 def likelihood(gain: np.ndarray, episode: np.ndarray) -> Diagnostic:
@@ -95,47 +102,75 @@ def _from_uniform(values: np.ndarray) -> float:
 
 def transforms(found: Noise) -> tuple[Diagnostic, ...]:
     """Whether Φ(u) is uniform; the worst dimension speaks."""
-    distances = {}
-    for name, column in zip(found.names, found.noise.T, strict=True):
+    tried = []
+    for name, column, spread in zip(found.names, found.noise.T, found.spread, strict=True):
         known = column[np.isfinite(column)]
         if len(known) >= FEW_EPISODES:
-            distances[name] = _from_uniform(normal_below(known)), len(known)
-    if not distances:
+            distance, root = _from_uniform(normal_below(known)), np.sqrt(len(known))
+            chance = float(special.kolmogorov(distance * root))
+            # By the inequality of Dvoretzky, Kiefer and Wolfowitz.
+            least = distance - np.sqrt(np.log(2 / UNUSUAL) / 2) / root
+            tried.append(Foreseen(spread * distance, chance, name, float(spread * least)))
+    if not tried:
         return ()
-    name = max(distances, key=lambda key: distances[key][0])
-    distance, size = distances[name]
-    chance = min(1.0, len(distances) * float(special.kolmogorov(distance * np.sqrt(size))))
-    verdict: Verdict = graded(distance, SMALL_DISTANCE, LARGE_DISTANCE) if chance < UNUSUAL else "trust"
-    sentence = f"The noise of unseen steps is normal to {distance:.3f} at most ({name})."
+    worst = gravest(tried, len(tried), SMALL_DISTANCE)
+    verdict = verdict_on(worst, len(tried), SMALL_DISTANCE, LARGE_DISTANCE)
+    sentence = f"The noise of unseen steps is normal to {worst.share:.3f} of the spread of changes ({worst.what})."
     if verdict != "trust":
         sentence = (
-            f"The noise of {name} is not as the model says: its distribution is off by {distance:.2f}. What hindsight "
-            "infers still is the noise that was; what is simulated without it is not."
+            f"The noise of {worst.what} is not as the model says: its distribution is off by {worst.share:.2f} of the "
+            "spread of changes. What hindsight infers still is the noise that was; what is simulated without it is not."
         )
-    return (Diagnostic("noise", distance, verdict, sentence),)
+    return (Diagnostic("noise", worst.share, verdict, sentence),)
 
 
 def independence(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ...]:
     """Whether state, action and the other dimensions foresee the noise of one, or its size."""
     found = found.first(MOST_ROWS)
     others = np.nan_to_num(found.noise)
-    best = Foreseen(0.0, 1.0, "")
-    for column, name in enumerate(found.names):
+    tried = []
+    for column, (name, spread) in enumerate(zip(found.names, found.spread, strict=True)):
         before = np.concatenate([found.inputs, np.delete(others, column, 1)], 1)
-        best = min(
-            best, *_foreseen_in(rng, before, found.noise[:, column], found.episode, name), key=lambda x: x.chance
-        )
-    best = min(best, *_foreseen_in(rng, found.inputs, found.end, found.episode, "the end")[:1], key=lambda x: x.chance)
+        told = _foreseen_in(rng, before, found.noise[:, column], found.episode, name)
+        tried += [foreseen.of_changes(spread) for foreseen in told]
+    tried += _foreseen_in(rng, found.inputs, found.end, found.episode, "the end")[:1]
     by = "state, action and the noise of other dimensions"
-    return (graded_share("independence", best, 2 * len(found.names) + 1, by, "the model is wrong about the step"),)
+    return (graded_share("independence", tried, by, "the model is wrong about the step"),)
 
 
 class Foreseen(NamedTuple):
     """How much of something is foreseen on episodes that the regression has not seen."""
 
     share: float
+    """Of its variance."""
     chance: float
+    """With which nothing is as much."""
     what: str
+    least: float
+    """The lower confidence bound of the share."""
+
+    def of_changes(self, spread: float) -> "Foreseen":
+        """As a share of the variance of changes, of which the noise has so much of the spread."""
+        return self._replace(share=float(self.share * spread**2), least=float(self.least * spread**2))
+
+
+NOTHING = Foreseen(0.0, 1.0, "", 0.0)
+
+
+def gravest(tried: list[Foreseen], tests: int, small: float) -> Foreseen:
+    """The largest of those that are significant in so many tests and not small; else the least likely."""
+    shown = [x for x in tried if tests * x.chance < UNUSUAL and x.share >= small]
+    if shown:
+        return max(shown, key=lambda x: x.share)
+    return min(tried, key=lambda x: x.chance, default=NOTHING)
+
+
+def verdict_on(effect: Foreseen, tests: int, small: float, large: float) -> Verdict:
+    """Significant and not small: caution. For certain large: do not trust."""
+    chance = tests * effect.chance
+    if chance >= UNUSUAL or effect.share < small:
+        return "trust"
+    return "do not trust" if chance < RARE and effect.least >= large else "caution"
 
 
 def _foreseen_in(
@@ -144,7 +179,7 @@ def _foreseen_in(
     """The noise, and its size."""
     known = np.isfinite(noise)
     if np.unique(episode[known]).size < 2 * FEW_EPISODES:
-        return [Foreseen(0.0, 1.0, "")] * 2
+        return [NOTHING] * 2
     before, noise, episode = before[known], noise[known], episode[known]
     # Heavy tails would decide otherwise.
     targets = {
@@ -175,23 +210,31 @@ def _foreseen(
     each = np.bincount(episode, products)[np.bincount(episode) > 0]
     error = each.std(ddof=1) / np.sqrt(len(each))
     chance = float(normal_above(each.mean() / error)) if error > 0 else 1.0
-    share = float(
-        1 - ((target - target.mean() - foreseen) ** 2).sum() / max(((target - target.mean()) ** 2).sum(), 1e-12)
-    )
-    return Foreseen(max(share, 0.0), chance, name)
+    return share_of(target - target.mean(), foreseen, episode, chance, name)
 
 
-def graded_share(test: str, best: Foreseen, tests: int, by: str, means: str, least: float = SMALL_SHARE) -> Diagnostic:
-    """The verdict on the most that was foreseen in so many tests."""
-    chance = min(1.0, tests * best.chance)
-    if chance >= UNUSUAL or best.share < least:
-        return Diagnostic(test, best.share, "trust", f"Noise of unseen steps is not foreseen by {by}.")
+def share_of(
+    target: np.ndarray, foreseen: np.ndarray, episode: np.ndarray, chance: float, name: str, lost: float = 0.0
+) -> Foreseen:
+    """The share of a centered target's variance that predictions explain, less what is `lost` to chance."""
+    gain, total = np.bincount(episode, foreseen * (2 * target - foreseen)), max(float(target @ target), 1e-12)
+    counted = np.bincount(episode) > 0
+    share = float(gain.sum() / total) - lost
+    error = float(gain[counted].std(ddof=1) * np.sqrt(counted.sum()) / total)
+    return Foreseen(max(share, 0.0), chance, name, share - BOUND * error)
+
+
+def graded_share(test: str, tried: list[Foreseen], by: str, means: str, small: float = SMALL_SHARE) -> Diagnostic:
+    """The verdict on the most that was foreseen in all tests."""
+    worst = gravest(tried, len(tried), small)
+    verdict = verdict_on(worst, len(tried), small, LARGE_SHARE)
+    if verdict == "trust":
+        return Diagnostic(test, worst.share, verdict, f"Noise of unseen steps is not foreseen by {by}.")
     sentence = (
-        f"{best.what[:1].upper()}{best.what[1:]} of unseen steps is foreseen by {by}, to {best.share:.1%} of its "
-        f"variance: {means}."
+        f"{worst.what[:1].upper()}{worst.what[1:]} of unseen steps is foreseen by {by}, to {worst.share:.1%} of the "
+        f"variance of changes: {means}."
     )
-    certain = chance < RARE and best.share >= LARGE_SHARE
-    return Diagnostic(test, best.share, "do not trust" if certain else "caution", sentence)
+    return Diagnostic(test, worst.share, verdict, sentence)
 
 
 def own_policy(key: Array, model: POMDP, log: EpisodeLog) -> tuple[Diagnostic, ...]:
@@ -216,16 +259,15 @@ def own_policy(key: Array, model: POMDP, log: EpisodeLog) -> tuple[Diagnostic, .
         return (Diagnostic("own policy", float("nan"), "do not trust", sentence),)
     error = np.sqrt(made.var(ddof=1) / len(made) + logged.var(ddof=1) / len(logged))
     miss = float(made.mean() - logged.mean())
-    size = abs(miss) / max(float(logged.std()), 1e-9 * (1 + abs(float(logged.mean()))))
+    scale = max(float(logged.std()), 1e-9 * (1 + abs(float(logged.mean()))))
     chance = float(2 * normal_above(abs(miss) / error)) if error > 0 else float(abs(miss) < 1e-6)
-    verdict: Verdict = "trust"
-    if chance < UNUSUAL and size >= SMALL_MISS:
-        verdict = "do not trust" if chance < RARE and size >= LARGE_MISS else "caution"
+    found = Foreseen(abs(miss) / scale, chance, "", (abs(miss) - BOUND * float(error)) / scale)
+    verdict = verdict_on(found, 1, SMALL_MISS, LARGE_MISS)
     sentence = (
         f"Of whoever made the log the model says {made.mean():.4g} ± {made.std() / np.sqrt(len(made)):.2g}; the log "
         f"says {logged.mean():.4g} ± {logged.std() / np.sqrt(len(logged)):.2g}."
     )
-    return (Diagnostic("own policy", size, verdict, sentence),)
+    return (Diagnostic("own policy", found.share, verdict, sentence),)
 
 
 @eqx.filter_jit
@@ -234,20 +276,24 @@ def returns_in(model: POMDP, policy: Policy, keys: Array) -> Array:
     return batched(lambda key: rollout(model, policy, model.scenario_prior.sample(key)).episode_return, keys)
 
 
-def open_loop(errors: dict[int, tuple[float, float]]) -> Diagnostic:
-    """Errors after so many steps under logged actions, of the model and of regressions, in spreads of states."""
-    worst = max(own / max(linear, 1e-9) for own, linear in errors.values())
-    told = ", ".join(f"{own:.2g} after {steps}" for steps, (own, _) in errors.items())
-    linear = ", ".join(f"{other:.2g}" for _, other in errors.values())
+def open_loop(errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> Diagnostic:
+    """Squared errors after so many steps under logged actions, of the model and of regressions, `[n]` each."""
+    root = lambda squares: float(np.sqrt(squares.mean()))
+    worst = max(root(own) / max(root(linear), 1e-9) for own, linear in errors.values())
+    told = ", ".join(f"{root(own):.2g} after {steps}" for steps, (own, _) in errors.items())
+    linear = ", ".join(f"{root(other):.2g}" for _, other in errors.values())
     sentence = (
         f"From unseen first states, under the logged actions, predictions are off by {told} steps (spreads of states)"
     )
+    worse = any(_above_zero(own - WORSE_OPEN_LOOP**2 * other) for own, other in errors.values())
     return Diagnostic(
-        "open loop",
-        worst,
-        "caution" if worst > WORSE_OPEN_LOOP else "trust",
-        f"{sentence}; linear regressions by {linear}.",
+        "open loop", worst, "caution" if worse else "trust", f"{sentence}; linear regressions by {linear}."
     )
+
+
+def _above_zero(values: np.ndarray) -> bool:
+    """Whether the lower bound of the mean is."""
+    return float(values.mean()) > BOUND * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else False
 
 
 def disagreement(on_path: np.ndarray, log: float) -> Diagnostic:

@@ -22,11 +22,11 @@ from coulda.episodes.log import spans
 from coulda.evaluation.diagnostics import FEW_EPISODES, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.fitting.confounding import Gain, verdict_of
-from coulda.fitting.judging import MOST_ROWS, Foreseen, Noise, graded_share
+from coulda.fitting.judging import MOST_ROWS, NOTHING, Foreseen, Noise, graded_share, gravest, share_of
 
 WHAT = "time and what came before"
 LEAST_SHARE = 0.005
-"""Of the variance of noise or actions: a correlation of 0.07 with what came before is of little consequence."""
+"""Of the variance of changes or actions: a correlation of 0.07 with what came before is of little consequence."""
 PARTS = 5
 """Of episodes, one of which is foreseen by a regression on the others."""
 WAVES = 40
@@ -48,9 +48,8 @@ def memory(rng: np.random.Generator, found: Noise, states: int) -> tuple[Diagnos
     past, done = (_rest(free, x, part) for x in (_past(found), done))
     varies = [column for column in done.T if column.std() > 1e-6]
     acts = [_told(past, column, found.episode, "what was done") for column in varies]
-    best = min(acts, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
-    moves = min(noise, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
     tests, least = len(acts) + len(noise), float(-0.5 * np.log1p(-LEAST_SHARE))
+    moves, best = (gravest(tried, tests, LEAST_SHARE) for tried in (noise, acts))
     return _markov([*noise, *others]), verdict_of(_gain(moves), _gain(best), tests, least, WHAT)
 
 
@@ -81,8 +80,8 @@ def lasting_rewards(log: EpisodeLog, fold: np.ndarray) -> tuple[Diagnostic, ...]
     moves = _told(_rest_in_cells(step, past, own)[later], paid[later, 0], episode[later], "what is paid")
     rest = _rest_in_cells(step[:, :1], past, own)[later]
     knows = [_told(rest, x, episode[later], "what was done") for x in done[later].T if x.std() > 1e-6]
-    best = min(knows, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
     tests, least = 1 + len(knows), float(-0.5 * np.log1p(-LEAST_SHARE))
+    best = gravest(knows, tests, LEAST_SHARE)
     if tests * moves.chance >= UNUSUAL or moves.share < LEAST_SHARE:
         told = "Given states and action, what is paid does not depend on what came before."
         return (Diagnostic("rewards", moves.share, "trust", told),)
@@ -102,8 +101,7 @@ def _rest_in_cells(cell: np.ndarray, values: np.ndarray, fold: np.ndarray) -> np
 
 
 def _markov(tried: list[Foreseen]) -> Diagnostic:
-    best = min(tried, key=lambda x: x.chance, default=Foreseen(0.0, 1.0, ""))
-    return graded_share("markov", best, len(tried), WHAT, "what is seen is not the state", LEAST_SHARE)
+    return graded_share("markov", tried, WHAT, "what is seen is not the state", LEAST_SHARE)
 
 
 def _short(found: Noise) -> bool:
@@ -119,18 +117,20 @@ def _of_noise(rng: np.random.Generator, found: Noise) -> tuple[list[Foreseen], l
     rest = _rest(before, np.concatenate([timed, _past(found), _last(found)], 1), part)
     # Heavy tails would decide otherwise.
     noise = {f"the noise of {name}": np.clip(x, -4, 4) for name, x in zip(found.names, found.noise.T, strict=True)}
-    others = {f"the size of {name}": np.abs(x) for name, x in noise.items()} | {"the end": found.end}
+    sizes = {f"the size of {name}": np.abs(x) for name, x in noise.items()}
 
-    def of(targets: dict[str, np.ndarray]) -> list[Foreseen]:
-        told = []
-        for name, target in targets.items():
-            known = np.isfinite(target)
-            if np.unique(found.episode[known]).size >= 2 * FEW_EPISODES:
-                left = _rest(before[known], target[known][:, None], part[known])[:, 0]
-                told.append(_told(rest[known], left, found.episode[known], name))
-        return told
+    def of(name: str, target: np.ndarray) -> Foreseen:
+        known = np.isfinite(target)
+        if np.unique(found.episode[known]).size < 2 * FEW_EPISODES:
+            return NOTHING
+        left = _rest(before[known], target[known][:, None], part[known])[:, 0]
+        return _told(rest[known], left, found.episode[known], name)
 
-    return of(noise), of(others)
+    of_noise, of_sizes = (
+        [of(*one).of_changes(spread) for one, spread in zip(targets.items(), found.spread, strict=True)]
+        for targets in (noise, sizes)
+    )
+    return of_noise, [*of_sizes, of("the end", found.end)]
 
 
 def _told(rest: np.ndarray, target: np.ndarray, episode: np.ndarray, what: str) -> Foreseen:
@@ -147,8 +147,7 @@ def _told(rest: np.ndarray, target: np.ndarray, episode: np.ndarray, what: str) 
     ratio = (episodes - columns) / (columns * (episodes - 1)) * square
     chance = float(special.fdtrc(columns, episodes - columns, ratio))
     slope = np.linalg.solve(x.T @ x, x.T @ target)
-    share = float(target @ (x @ slope) / max(target @ target, 1e-12)) - columns / len(target)
-    return Foreseen(max(share, 0.0), chance, what)
+    return share_of(target, x @ slope, there, chance, what, columns / len(target))
 
 
 def _gain(found: Foreseen) -> Gain:

@@ -23,7 +23,7 @@ from coulda.trainer import TrainerConfig, train
 MOST_FIRST = 10_000
 """First states that a model keeps."""
 EXACTLY = 1e-4
-"""What a linear regression may leave of a dimension that has no noise, in its own spread: rounding, and no more."""
+"""What a linear regression may leave of a dimension that has no noise, of the largest change: rounding, and no more."""
 
 VectorReparameterization = Literal["additive", "location_scale", "triangular"]
 
@@ -83,7 +83,8 @@ def fit_vectors(
     model = blank(log, steps, recipe, key_first)
     rows = rows_of(model, steps, fold)
     baseline, left = regressed(model, rows, key_start)
-    noisy = np.abs(np.asarray(left)).max(0) > EXACTLY * np.maximum(1.0, np.abs(np.asarray(rows.change[:1])).max())
+    largest = np.abs(np.nan_to_num(np.asarray(rows.change))).max(initial=1.0)
+    noisy = np.abs(np.asarray(left)).max(0) > EXACTLY * largest
     model = eqx.tree_at(lambda m: (m.members, m.noisy), model, (baseline, jnp.asarray(noisy)))
     held_out = jnp.asarray(places_by_fold(fold[steps.episode], recipe.folds, MOST_HELD_OUT))
     epochs = recipe.epochs(len(steps.reward))
@@ -178,6 +179,8 @@ def _scales(steps: Steps, space: Any) -> Scales:
 
 
 def _spread(values: np.ndarray) -> np.ndarray:
-    """The standard deviation of each column; 1 where it does not vary."""
+    """The standard deviation of each column; 1 where it does not vary, and where there is none."""
+    if not len(values):
+        return np.ones(values.shape[1])
     found = values.std(0)
     return np.where(found > 1e-9 * (1 + np.abs(values).max(0)), found, 1.0)

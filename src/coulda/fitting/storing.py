@@ -185,7 +185,7 @@ def _vectors(found: FittedMetadata, recipe: NeuralFit, verdict: tuple[Diagnostic
     numbers = load_weights(data, {"model": model, "folds": folds, "near": near, "on_log": 0.0})
     model = numbers["model"]
     assert isinstance(model, FittedVectors)
-    grounds = VectorGrounds(verdict, model, numbers["on_log"], Nearness(**numbers["near"]))
+    grounds = VectorGrounds(verdict, model, numbers["on_log"], Nearness(**numbers["near"]), numbers["folds"])
     return model, CrossFitted(model, numbers["folds"]), grounds
 
 

@@ -14,7 +14,7 @@ from coulda.episodes import EpisodeLog
 from coulda.episodes.log import spans
 from coulda.errors import CouldaError
 from coulda.fitting.tables import FittedTable, states_of
-from coulda.pomdp.actions import choice
+from coulda.mechanisms import choice
 
 LARGEST_TABLE = 2**27
 """Numbers in a table: half a gigabyte."""

@@ -11,13 +11,17 @@ import optax
 from jax import Array
 
 from coulda.fitting.steps import Steps
-from coulda.fitting.vectors import WIDTH, FittedVectors, Member, linear_features, masks, said
+from coulda.fitting.vectors import WIDTH, FittedVectors, Member, likely_change, linear_features, masks, said
 from coulda.trainer import descend, first_state
 
 BATCH = 512
 LEARNING_RATE = 2e-3
 MOST_HELD_OUT = 4096
 """Steps of its own fold that a member is judged by after each epoch."""
+TEMPER = 0.5
+"""The β of Seitzer et al. (2022): log-densities of noise are weighted by σ^2β. With 0 only what is foreseen best is
+learned (in scope-rl's BasicGym, whose moves are without noise, errors are two to four times those with ½, and unseen
+steps less likely); with 1 means are fitted by least squares."""
 RIDGE = 1e-6
 """Of linear regressions on standardized numbers, relative to the number of steps."""
 
@@ -27,11 +31,13 @@ class Rows(eqx.Module):
 
     inputs: Array
     change: Array
-    """NaN where what followed was not logged."""
+    """NaN where what followed was not logged: of such a step the reward and the end are learned, and no change."""
     reward: Array
     ended: Array
     judged: Array
     fold: Array
+    complete: bool = eqx.field(static=True)
+    """Whether it was logged after every step."""
 
 
 class Training(eqx.Module):
@@ -56,7 +62,8 @@ def rows_of(model: FittedVectors, steps: Steps, fold: np.ndarray) -> Rows:
     inputs, change = _standardized(model, state, action, following)
     reward = (jnp.asarray(steps.reward, jnp.float32) - scales.reward_center) / scales.reward_spread
     ended, judged = jnp.asarray(steps.ended, jnp.float32), jnp.asarray(steps.judged, jnp.float32)
-    return Rows(inputs, change, reward, ended, judged, jnp.asarray(fold[steps.episode], jnp.int32))
+    where = jnp.asarray(fold[steps.episode], jnp.int32)
+    return Rows(inputs, change, reward, ended, judged, where, bool(steps.followed.all()))
 
 
 @eqx.filter_jit
@@ -73,23 +80,21 @@ def regressed(model: FittedVectors, rows: Rows, key: Array) -> tuple[Member, Arr
     size, known = model.size, jnp.isfinite(rows.change).all(1)
     change = jnp.where(known[:, None], rows.change, 0.0)
     features = jax.vmap(partial(linear_features, model))(rows.inputs, change)
-    before = features.shape[1] - size
-    targets = jnp.concatenate([change, rows.reward[:, None]], 1)
+    before = features[:, : features.shape[1] - size]
 
-    def solve(weight: Array) -> tuple[Array, Array]:
-        gram = jnp.einsum("n,nf,ng->fg", weight, features, features)
-        right = jnp.einsum("n,nf,ny->fy", weight, features, targets)
-        ridge = (RIDGE * jnp.sum(weight) + 1e-6) * jnp.eye(len(gram))
-        state = jnp.linalg.solve(gram[:before, :before] + ridge[:before, :before], right[:before, :size])
-        paid = jnp.linalg.solve(gram + ridge, right[:, size:])
+    def solve(weight: Array) -> tuple[Array, Array, Array]:
+        state = _least_squares(before, change, jnp.where(known, weight, 0.0))
+        likely = jnp.where(known[:, None], change, before @ state)
+        features = jnp.concatenate([before, likely], 1)
+        paid = _least_squares(features, rows.reward[:, None], weight)
         linear = jnp.concatenate([jnp.pad(state.T, ((0, 0), (0, size))), paid.T])
-        left = targets - features @ linear.T
-        return linear, jnp.sqrt(jnp.einsum("n,ny->y", weight, left**2) / jnp.sum(weight))
+        left = jnp.concatenate([likely, rows.reward[:, None]], 1) - features @ linear.T
+        counts = jnp.where(_of_values(known, size), weight[:, None], 0.0)
+        return linear, jnp.sqrt(jnp.sum(counts * left**2, 0) / jnp.sum(counts, 0)), left
 
-    own = [jnp.where(known & (rows.fold != k), 1.0, 0.0) for k in range(model.num_members)]
-    found = [solve(weight) for weight in own]
-    linear, left = (jnp.stack([pair[i] for pair in found]) for i in (0, 1))
-    everything, _ = solve(jnp.where(known, 1.0, 0.0))
+    found = [solve(jnp.where(rows.fold != k, 1.0, 0.0)) for k in range(model.num_members)]
+    linear, left = (jnp.stack([each[i] for each in found]) for i in (0, 1))
+    _, _, everywhere = solve(jnp.ones(len(known)))
     share = jnp.stack(
         [jnp.sum(jnp.where(rows.fold != k, rows.ended * rows.judged, 0.0)) for k in range(model.num_members)]
     )
@@ -98,7 +103,19 @@ def regressed(model: FittedVectors, rows: Rows, key: Array) -> tuple[Member, Arr
     weights, biases = made
     log_scale = jnp.log(jnp.maximum(left, 1e-6))
     members = Member(weights, biases, linear, log_scale, jnp.log(share) - jnp.log1p(-share))
-    return members, jnp.where(known[:, None], targets - features @ everything.T, 0.0)
+    return members, everywhere
+
+
+def _of_values(known: Array, size: int) -> Array:
+    """Whether changes, which are or are not `known` `[n]`, and the reward, which always is, are there, `[n, d + 1]`."""
+    return jnp.concatenate([jnp.tile(known[:, None], size), jnp.ones((len(known), 1), bool)], 1)
+
+
+def _least_squares(features: Array, targets: Array, weight: Array) -> Array:
+    """Weights `[F, y]` of a regression with a small ridge."""
+    gram = jnp.einsum("n,nf,ng->fg", weight, features, features)
+    ridge = (RIDGE * jnp.sum(weight) + 1e-6) * jnp.eye(len(gram))
+    return jnp.linalg.solve(gram + ridge, jnp.einsum("n,nf,ny->fy", weight, features, targets))
 
 
 def _network(key: Array, model: FittedVectors, inputs: int) -> tuple[list[Array], list[Array]]:
@@ -119,23 +136,29 @@ class Judged(NamedTuple):
     """`[n, d + 1]`; NaN where nothing was logged, and where there is none."""
     left: Array
     """What the mean leaves, in spreads of changes and of rewards, `[n, d + 1]`; NaN likewise."""
+    scale: Array
+    """Of the noise, `[n, d + 1]`."""
 
 
 def judged(member: Member, model: FittedVectors, rows: Rows) -> Judged:
     """Of all steps."""
     known = jnp.isfinite(rows.change).all(1, keepdims=True)
-    change = jnp.where(known, rows.change, 0.0)
+    change = rows.change
+    if not rows.complete:
+        likely = jax.vmap(partial(likely_change, member, model))(rows.inputs)
+        change = jnp.where(known, change, jax.lax.stop_gradient(likely))
     heads = jax.vmap(lambda x, y: said(member, model, x, y))(rows.inputs, change)
     values = jnp.concatenate([change, rows.reward[:, None]], 1)
     left = values - heads.mean
     noise = left * jnp.exp(-heads.log_scale)
     density = -0.5 * noise**2 - heads.log_scale - 0.5 * jnp.log(2 * jnp.pi)
-    density = jnp.where(model.noisy[None] & known, density, 0.0)
+    there = model.noisy[None] & _of_values(known[:, 0], model.size)
+    density = jnp.where(there, density, 0.0)
     log_odds = jnp.where(rows.ended > 0, -jax.nn.softplus(-heads.end), -jax.nn.softplus(heads.end))
     ends = jnp.where(model.ends, log_odds * rows.judged, 0.0)
-    there = model.noisy[None] & known
     loss = -jnp.concatenate([density, ends[:, None]], 1)
-    return Judged(loss, *(jnp.where(there, x, jnp.nan) for x in (noise, left)))
+    noise, left = (jnp.where(there, x, jnp.nan) for x in (noise, left))
+    return Judged(loss, noise, left, jnp.exp(heads.log_scale))
 
 
 class Epoch(eqx.Module):
@@ -197,8 +220,9 @@ def _update(epoch: Epoch, batch: Rows, member: Member, optimizer: Any, number: A
     weight = (batch.fold != number).astype(jnp.float32)
 
     def loss(free: Member) -> Array:
-        found = judged(eqx.combine(free, member), epoch.model, batch).loss
-        return jnp.sum(weight[:, None] * found) / jnp.maximum(jnp.sum(weight), 1.0)
+        found = judged(eqx.combine(free, member), epoch.model, batch)
+        tempered = jnp.pad(jax.lax.stop_gradient(found.scale) ** (2 * TEMPER), ((0, 0), (0, 1)), constant_values=1.0)
+        return jnp.sum(weight[:, None] * tempered * found.loss) / jnp.maximum(jnp.sum(weight), 1.0)
 
     free = _free(member)
     free, optimizer = descend(epoch.optimizer, jax.grad(loss)(free), optimizer, free)

@@ -293,6 +293,15 @@ def said(member: Member, model: FittedVectors, inputs: Array, change: Array) -> 
     return Heads(mean, jnp.clip(log_scale, LEAST_LOG_SCALE, MOST_LOG_SCALE), member.base + hidden[-1])
 
 
+def likely_change(member: Member, model: FittedVectors, inputs: Array) -> Array:
+    """The means of the changes in their order, each given the means before it, `[d]`."""
+    size = model.size
+    likely = said(member, model, inputs, jnp.zeros(size)).mean[:-1]
+    for _ in range(size - 1 if model.reparameterization == "triangular" else 0):
+        likely = said(member, model, inputs, likely).mean[:-1]
+    return likely
+
+
 def _dense(layer: tuple[Array, Array, np.ndarray], inputs: Array) -> Array:
     weights, bias, mask = layer
     return (weights * mask) @ inputs + bias

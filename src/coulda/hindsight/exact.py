@@ -26,7 +26,7 @@ from coulda.hindsight.source import (
     where_known,
 )
 from coulda.pomdp import Actor, Episode, FinitePOMDP, LinearGaussianPOMDP, Planner, Scenario
-from coulda.pomdp.walk import walk
+from coulda.pomdp.rollout import walk
 
 
 class Exact(ScenarioSource):
@@ -70,6 +70,11 @@ class Exact(ScenarioSource):
             actions = action_noise(self.model, self.behavior, states, episode, noise.action)
             inferred = eqx.tree_at(lambda s: s.action, inferred, actions)
         return _only_history(inferred, noise, length)
+
+    @property
+    def answers_many(self) -> bool:
+        """By a smoother; in finite models every draw walks back by itself, and carries `fresh` onto the posterior."""
+        return isinstance(self.model, LinearGaussianPOMDP)
 
     @property
     def weighs_rewards(self) -> bool:

@@ -20,7 +20,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.actors import choose
-from coulda.pomdp.walk import walk
+from coulda.pomdp.rollout import walk
 
 ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""
@@ -84,6 +84,11 @@ class ScenarioSource(eqx.Module):
     def weighs_rewards(self) -> bool:
         """Whether rewards are evidence, so that replaying an episode gives them back."""
         return True
+
+    @property
+    def answers_many(self) -> bool:
+        """Whether many draws of `infer_many` cost little more than one, and are independent of `fresh`."""
+        return False
 
     knows_the_prior: ClassVar[bool] = True
     """Whether `given(0)` is the model's own prior; what a network draws of nothing is not."""

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.devices import on_all_devices, sum_over_devices
 from coulda.planners.mixture import ExpertMixture
 from coulda.pomdp import POMDP, Planner, Policy, Scenario, Trajectory, rollout
-from coulda.pomdp.walk import all_log_probs
-from coulda.trainer import descend, first_state, on_all_devices, sum_over_devices
+from coulda.pomdp.rollout import all_log_probs
+from coulda.trainer import descend, first_state
 
 Experts = Callable[[Scenario], Callable[[Array], Planner]]
 """Scenarios `[B, ...]` -> the planner of the i-th of them. Runs on the host, once per step: it may search."""

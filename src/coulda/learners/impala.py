@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from coulda.devices import on_all_devices, shard_batch
 from coulda.errors import CouldaError
 from coulda.executors import Executor, Stream, Work, seeded
 from coulda.learners.loss import ActorCriticLoss, LossInfo
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import POMDP, Episode, Policy, batched, rollout
-from coulda.trainer import descend, first_state, on_all_devices, shard_batch
+from coulda.trainer import descend, first_state
 
 
 class ImpalaState(eqx.Module):

@@ -10,7 +10,7 @@ from jax import Array
 from coulda.learners.vtrace import vtrace
 from coulda.policies.actor_critic import ActorCritic
 from coulda.pomdp import Episode
-from coulda.pomdp.walk import walk
+from coulda.pomdp.rollout import walk
 
 
 class Unrolled(eqx.Module):

@@ -121,7 +121,7 @@ class ExpertSchedule(eqx.Module):
 
     Args:
         expert: λ_e: a policy or a planner; or a function that searches on the host and gives each scenario of a batch
-            an expert of its own, such as `lambda scenarios: solver_planners(scenarios.initial, num_boxes)`.
+            an expert of its own, such as `partial(solver_planners, num_boxes=3)`.
         beta: at the first episode, a probability.
         time_constant: in episodes.
         mixing: who acts is drawn at each "step", as in the paper, or for a whole "episode".

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
@@ -62,6 +63,12 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
         # A scan that starts from a constant, such as a policy's first carry, does not pass the check of varying axes.
         run = jax.shard_map(run, mesh=mesh, in_specs=share_of, out_specs=share_of, check_vma=False)
     return jax.tree.map(lambda x: x[:size], run(padded))
+
+
+@eqx.filter_jit
+def run(function: Callable[..., Any], inputs: Any) -> Any:
+    """`function(*inputs)` of each element of a batch, compiled: equal functions and shapes share a program."""
+    return batched(lambda element: function(*element), inputs)
 
 
 def _chunked(function: Callable[[Any], Any], chunks: int, batch: Any) -> Any:

@@ -8,6 +8,7 @@ and what measures the truth cannot overlap.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
@@ -102,13 +103,14 @@ def make_sokoban(levels: np.ndarray, world: SokobanWorld) -> Sokoban:
     )
 
 
+def without_levels(world: SokobanWorld) -> Sokoban:
+    """The rules of that world, for who knows none of its levels: in the place of them stands one that is all wall."""
+    return make_sokoban(np.full((1, world.side, world.side), tiles.WALL, np.uint8), world)
+
+
 def solvers(world: SokobanWorld) -> Callable[[Scenario], SolverPlanners]:
     """For a batch of scenarios, the exact solver of each level; it has no answer where a level is not one of ours."""
-
-    def experts(scenarios: Scenario) -> SolverPlanners:
-        return solver_planners(scenarios.initial, world.boxes, world.max_states)
-
-    return experts
+    return partial(solver_planners, num_boxes=world.boxes, max_states=world.max_states)
 
 
 def level_key(seed: int) -> Array:

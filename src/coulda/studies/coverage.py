@@ -31,8 +31,9 @@ from coulda.evaluation.importance import KINDS
 from coulda.evaluation.importance import statistics as weight_statistics
 from coulda.evaluation.intervals import bca, bernstein, student
 from coulda.evaluation.mismatch import Shift, Shifts, shift
-from coulda.evaluation.reading import Weighted, over_log, read
+from coulda.evaluation.reading import over_log, read
 from coulda.evaluation.regressions import QFunction
+from coulda.evaluation.weights import Weighted
 from coulda.hindsight import Exact, Prior
 from coulda.hindsight.source import fresh
 from coulda.policies import TabularPolicy
@@ -217,7 +218,10 @@ class Power:
 
 def _shift(believed: TabularPOMDP, source: Exact, key: Array, episode: Episode, index: Array) -> Shift:
     key = jax.random.fold_in(key, index)
-    return shift(believed, source.infer(key, episode), fresh(key, believed), episode)
+    drawn, prior = (
+        jax.tree.map(lambda leaf: leaf[None], one) for one in (source.infer(key, episode), fresh(key, believed))
+    )
+    return shift(believed, drawn, prior, episode, source.steps)
 
 
 WRONG = {"never harms": HOPE, "harms less": MILD}

@@ -21,7 +21,7 @@ from jax import Array
 
 from coulda.drawing import as_png, new_figure
 from coulda.environments import Pump, Sepsis, TabularPOMDP
-from coulda.environments.sokoban import Sokoban, UniformLevels, generate, solver_planners, tiles
+from coulda.environments.sokoban import Sokoban, SolverPlanner, UniformLevels, generate, tabulate, tiles
 from coulda.episodes import EpisodeLog, Schema, checked_log, collect
 from coulda.evaluation import OnScenarios, compare
 from coulda.explanations import Question, explain, explain_log
@@ -140,7 +140,7 @@ def sokoban_level(key: Array) -> dict[str, Any]:
     kwargs: dict[str, Any] = {"height": 7, "width": 7, "num_boxes": 1, "horizon": 20, "mask_probability": 0.0}
     model = Sokoban(levels=UniformLevels(levels), action_mechanism=GumbelMaxChoice(tiles.NUM_ACTIONS), **kwargs)
     scenario = model.scenario_prior.sample(key)
-    solved = rollout(model, solver_planners(levels, 1)(jnp.int32(0)), scenario).episode
+    solved = rollout(model, SolverPlanner(tabulate(levels, 1), jnp.int32(0)), scenario).episode
     actions = np.asarray(solved.action).copy()
     actions[2] = (actions[2] + 1) % 4
     spoiled = _played(model, scenario, jnp.asarray(actions))

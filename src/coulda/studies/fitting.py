@@ -39,6 +39,7 @@ from coulda.storage import replace_json
 EPISODES, STEPS = 300, 8
 UPDATES = 600
 """Of each member: with 2,400 steps, 150 epochs."""
+LARGE_EPISODES, LARGE_UPDATES = 3000, 1500
 SEVERAL = 400
 """Episodes of a log in the study of hindsight, five steps each."""
 TRUTH = 200_000
@@ -53,9 +54,13 @@ class Flags:
     """Logs of vectors whose fit is right."""
     wrong: int = 10
     """Logs of vectors in each case in which it is not."""
+    large_right: int = 6
+    """Large logs of vectors whose fit is right: a test that looks for significance alone finds fault with all."""
+    large_wrong: int = 3
+    """Large logs of vectors in each case in which it is not."""
     tables: int = 25
     """Logs of numbers in each case."""
-    first: int = 100
+    first: int = 2000
     """The seed of the first log of each case."""
     out: Path = Path("results/fitting/flags.json")
     """Where the numbers go."""
@@ -78,13 +83,24 @@ class Flags:
 
     def _cases(self) -> dict[str, tuple[Callable[[int], dict[str, str]], int]]:
         return {
-            "vectors, right": (lambda seed: _of_vectors(seed, "right", (0, 1)), self.right),
-            "vectors, hidden confounder": (lambda seed: _of_vectors(seed, "hidden", (0, 1)), self.wrong),
-            "vectors, thin support": (lambda seed: _of_vectors(seed, "thin", (0, 1)), self.wrong),
-            "vectors, wrong order": (lambda seed: _of_vectors(seed, "right", (1, 0)), self.wrong),
+            **_vector_cases("vectors", self.right, self.wrong, EPISODES, UPDATES),
+            **_vector_cases("large, vectors", self.large_right, self.large_wrong, LARGE_EPISODES, LARGE_UPDATES),
             "table, right": (lambda seed: _of_table(seed, hidden=False), self.tables),
             "table, hidden confounder": (lambda seed: _of_table(seed, hidden=True), self.tables),
         }
+
+
+def _vector_cases(
+    size: str, right: int, wrong: int, episodes: int, updates: int
+) -> dict[str, tuple[Callable[[int], dict[str, str]], int]]:
+    """By name: what is done with a seed, and with how many."""
+    case = lambda kind, order: lambda seed: _of_vectors(seed, kind, order, episodes, updates)
+    return {
+        f"{size}, right": (case("right", (0, 1)), right),
+        f"{size}, hidden confounder": (case("hidden", (0, 1)), wrong),
+        f"{size}, thin support": (case("thin", (0, 1)), wrong),
+        f"{size}, wrong order": (case("right", (1, 0)), wrong),
+    }
 
 
 def _counted(rows: list[dict[str, str]]) -> dict[str, Any]:
@@ -114,8 +130,9 @@ class TakesOne(Policy):
         return carry, Categorical([1 - self.probability, self.probability])
 
 
-def _of_vectors(seed: int, kind: str, order: tuple[int, int]) -> dict[str, str]:
-    fitted = fit(jax.random.key(seed), bent(seed, kind), NeuralFit("triangular", updates=UPDATES, order=order))
+def _of_vectors(seed: int, kind: str, order: tuple[int, int], episodes: int, updates: int) -> dict[str, str]:
+    log, recipe = bent(seed, kind, episodes), NeuralFit("triangular", updates=updates, order=order)
+    fitted = fit(jax.random.key(seed), log, recipe)
     return _flags(fitted, TakesOne(1.0 if kind == "thin" else 0.7), seed)
 
 
@@ -195,10 +212,12 @@ class Coverage:
 
     tables: int = 200
     """Logs of numbers."""
-    vectors: int = 20
+    vectors: int = 200
     """Logs of vectors."""
     first: int = 500
-    """The seed of the first log."""
+    """The seed of the first log of numbers."""
+    first_of_vectors: int = 3000
+    """The seed of the first log of vectors."""
     out: Path = Path("results/fitting/coverage.json")
     """Where the numbers go."""
 
@@ -206,11 +225,15 @@ class Coverage:
         """Measure, writing after each log; what is there already is kept."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
         found: dict[str, Any] = json.loads(self.out.read_text()) if self.out.exists() else {}
-        cases = {"table": (_table_rows, _table_truth(), self.tables), "vectors": (_rows, _bent_truth(), self.vectors)}
-        for name, (case, truth, logs) in cases.items():
+        cases = {
+            "table": (_table_rows, _table_truth, self.first, self.tables),
+            "vectors": (_rows, _bent_truth, self.first_of_vectors, self.vectors),
+        }
+        for name, (case, find_truth, first, logs) in cases.items():
+            truth = found.get(name, {}).get("truth") or find_truth()
             rows = found.get(name, {}).get("rows", {})
             start = time.process_time() - found.get(name, {}).get("processor seconds", 0.0)
-            for seed in range(self.first, self.first + logs):
+            for seed in range(first, first + logs):
                 if str(seed) in rows:
                     continue
                 rows[str(seed)] = case(seed)

@@ -17,13 +17,12 @@ import numpy as np
 import tyro
 
 from coulda.environments.tabular import TabularPOMDP
-from coulda.evaluation.diagnostics import LONG_TAIL, UNSTABLE_SPREAD, UNUSUAL, pareto_shape, spread_diagnostic
+from coulda.evaluation.diagnostics import LONG_TAIL, UNLIKELY, UNSTABLE_SPREAD, UNUSUAL, pareto_shape, spread_diagnostic
 from coulda.evaluation.diagnostics import weight_diagnostics as weight_checks
 from coulda.evaluation.importance import KINDS, Kind, statistics, total_weights
 from coulda.evaluation.intervals import Interval, Ratios, bca, hull, student, widened
 from coulda.evaluation.mismatch import count_test, resolution
-from coulda.evaluation.reading import Weighted
-from coulda.evaluation.self_checks import UNLIKELY
+from coulda.evaluation.weights import Weighted
 from coulda.noise import effective_sample_size
 from coulda.policies import TabularPolicy
 from coulda.progress import bar

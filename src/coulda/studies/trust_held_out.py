@@ -13,9 +13,9 @@ import numpy as np
 from scipy.special import softmax
 
 from coulda.environments.linear_gaussian import LinearQuadratic
+from coulda.mechanisms import choice
 from coulda.policies import LinearGaussianPolicy, TabularPolicy
 from coulda.pomdp import POMDP
-from coulda.pomdp.actions import choice
 from coulda.studies.trust_models import Fishery, Habit, Logistic, Store, TanhWorld
 from coulda.studies.trust_worlds import STATES, Case, Tables
 

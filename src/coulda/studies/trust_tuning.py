@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from coulda.environments.linear_gaussian import LinearQuadratic
+from coulda.mechanisms import choice
 from coulda.policies import LinearGaussianPolicy, TabularPolicy
 from coulda.pomdp import POMDP
-from coulda.pomdp.actions import choice
 from coulda.studies.trust_models import Habit, LinearWorld, Logistic, Store
 from coulda.studies.trust_worlds import STATES, Case, Tables
 

@@ -15,8 +15,8 @@ from coulda.mechanisms import Reparameterization
 from coulda.noise import NoiseDistribution
 from coulda.policies import AnyAction
 from coulda.pomdp import POMDP, FinitePOMDP, Planner, Policy, Scenario, Trajectory, rollout
+from coulda.pomdp.rollout import taken_log_probs
 from coulda.pomdp.scenario import LazyNoise, at_step
-from coulda.pomdp.walk import taken_log_probs
 from coulda.scm import SCM
 
 

@@ -1,10 +1,12 @@
 """The compiled half of the level generator; see `generator` for what it does and why."""
 
-import numba
 import numpy as np
 
 from coulda.environments.sokoban import tiles
 from coulda.environments.sokoban._random import below, bits, mix, stream
+from coulda.extras import require
+
+numba = require("numba", extra="sokoban")
 
 # P(new direction) = 0.35 in 32 bits.
 _TURN = np.uint64(round(0.35 * 2**32))

@@ -1,7 +1,10 @@
 """SplitMix64 (Steele, Lea & Flood 2014) for compiled code: one stream per level, so threads cannot change a result."""
 
-import numba
 import numpy as np
+
+from coulda.extras import require
+
+numba = require("numba", extra="sokoban")
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 

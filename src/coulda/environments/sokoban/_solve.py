@@ -2,11 +2,13 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from coulda.environments.sokoban import tiles
 from coulda.environments.sokoban._random import mix
+from coulda.extras import require
+
+numba = require("numba", extra="sokoban")
 
 SOLVED, UNSOLVABLE, UNKNOWN = 0, 1, 2
 MAX_TARGETS = 10

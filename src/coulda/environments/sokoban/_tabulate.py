@@ -1,10 +1,12 @@
 """The compiled half of the action tables; see `action_table` for what they hold."""
 
-import numba
 import numpy as np
 
 from coulda.environments.sokoban import tiles
 from coulda.environments.sokoban._solve import neighbors, parse
+from coulda.extras import require
+
+numba = require("numba", extra="sokoban")
 
 MAX_BOXES = 8  # a queue entry packs the boxes into 64 bits
 _SOLVED = np.uint8(1 << tiles.NOOP)

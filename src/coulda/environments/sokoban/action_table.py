@@ -17,7 +17,6 @@ from jax import Array
 
 from coulda.environments.sokoban import tiles
 from coulda.errors import CouldaError
-from coulda.extras import require
 
 # The largest table of a level: 10×10 with three boxes and no inner walls has 2.7 million states.
 MAX_STATES = 4_000_000
@@ -65,7 +64,6 @@ def tabulate(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> Actio
         num_boxes: How many boxes must be on targets: the model's number of boxes.
         max_states: A level with more states, or with more than eight boxes, gets no table.
     """
-    require("numba", extra="sokoban")
     from coulda.environments.sokoban import _tabulate
 
     levels = tiles.as_levels(levels)

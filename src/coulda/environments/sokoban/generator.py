@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from coulda.errors import CouldaError
-from coulda.extras import require
 
 MAX_DEPTH = 300
 MAX_STATES = 1_000
@@ -46,7 +45,6 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
     Returns:
         `uint8[n, height, width]` of `tiles`.
     """
-    require("numba", extra="sokoban")
     from coulda.environments.sokoban._generate import generate_levels
 
     if n < 0 or num_boxes < 1 or height < 4 or width < 4:

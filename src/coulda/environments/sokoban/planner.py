@@ -9,7 +9,7 @@ from jax import Array
 
 from coulda.environments.sokoban.action_table import MAX_STATES, ActionTable, tabulate
 from coulda.noise import Categorical
-from coulda.pomdp import Planner
+from coulda.pomdp import Planner, Scenario
 
 
 class SolverPlanner(Planner):
@@ -34,6 +34,6 @@ class SolverPlanners(eqx.Module):
         return SolverPlanner(self.table, level)
 
 
-def solver_planners(levels: Any, num_boxes: int, max_states: int = MAX_STATES) -> SolverPlanners:
-    """Search all of the levels `[n, height, width]` on the host, exhaustively; see `tabulate`."""
-    return SolverPlanners(tabulate(np.asarray(levels), num_boxes, max_states))
+def solver_planners(scenarios: Scenario, num_boxes: int, max_states: int = MAX_STATES) -> SolverPlanners:
+    """Search all levels of scenarios `[n, ...]` on the host, exhaustively; see `tabulate`."""
+    return SolverPlanners(tabulate(np.asarray(scenarios.initial), num_boxes, max_states))

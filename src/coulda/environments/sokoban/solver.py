@@ -14,7 +14,6 @@ import numpy as np
 
 from coulda.environments.sokoban import tiles
 from coulda.errors import CouldaError
-from coulda.extras import require
 
 SOLVED = 0
 """The status of a level that has a solution."""
@@ -53,7 +52,6 @@ def solve(levels: Any, num_boxes: int, node_limit: int = NODE_LIMIT) -> Solution
     >>> solve(level[None], num_boxes=1).actions
     array([[3, 3, 3]], dtype=uint8)
     """
-    require("numba", extra="sokoban")
     from coulda.environments.sokoban._solve import solve_level
 
     levels = tiles.as_levels(levels)
