@@ -44,6 +44,7 @@ from coulda.evaluation.reading import (
     sample_for,
     to_numpy,
 )
+from coulda.evaluation.scores import DRAWS
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
@@ -57,6 +58,8 @@ from coulda.pomdp.rollout import FINE
 
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
+SIMULATED = 2000
+"""Returns in the model from which their kurtosis is told: an event that one in a hundred has is met twenty times."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -267,6 +270,7 @@ def evaluate_sources(
     alone &= all(source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
     simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
+    simulated = _simulated_returns(key_check, model, sources, reading, run.precision.scenarios)
     # Of a finite model that is inferred exactly, all that can be foreseen is counted: see `mismatch`.
     counted = isinstance(model, FinitePOMDP) and sources[-1].is_exact
     foreseen = () if alone or counted else foresight_diagnostic(key_check, sources[-1], model, reading)
@@ -276,12 +280,13 @@ def evaluate_sources(
         shared += foreseen if int(source.steps) > 0 else ()
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
-            estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
+            given = shared, simulated.get(name), key_interval, run.precision, steps
+            estimate = _estimate(method_name(source, model), tally, name, *given)
             estimate = refits[name].widen(estimate) if name in refits else estimate
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
-                given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
-                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *given))
+                asked_of = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
+                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *asked_of))
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
@@ -314,6 +319,24 @@ def _batches(
     counts = batch_sizes(log)
     for batch in gather(run.executor, range(len(counts))):
         yield batch.value, counts[batch.index]
+
+
+def _simulated_returns(
+    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, scenarios: int
+) -> dict[str, np.ndarray]:
+    """By policy: returns on further scenarios of the prior, by the program that made MB-PE's.
+
+    Nothing where there is none, where the model is a user's own program, which is slow, and of what is not finite.
+    """
+    if not isinstance(sources[0], Prior) or isinstance(model, BlackBoxPOMDP):
+        return {}
+    log = reading.log
+    function = _on_batch(Ingredients(model, sources[:1], log, reading.policies, scenarios, reading.asked.discount))
+    inputs, count = padded_batch(log, model.horizon, 0), batch_sizes(log)[0]
+    keys = jax.random.split(key, -(-SIMULATED // (count * scenarios)))
+    made = [to_numpy(function(one, inputs)[0].returns, count) for one in keys]
+    found = {name: np.concatenate([returns[name].ravel() for returns in made]).astype(float) for name in made[0]}
+    return {name: returns for name, returns in found.items() if np.isfinite(returns).all()}
 
 
 def _on_batch(made_of: Ingredients) -> Callable[[Array, Any], list[OnBatch]]:
@@ -351,10 +374,12 @@ def _who_acted(
 def _infer(
     model: POMDP, source: ScenarioSource, key: Array, scenarios: int, repeated: bool, episode: Episode, index: Array
 ) -> tuple[Scenario, Checked]:
-    """Scenarios `[M, ...]` of one episode, and what is seen of them."""
+    """Scenarios `[M, ...]` of one episode, and what is seen of them, and of more where more cost little."""
     source, key = informed(source, repeated, episode), jax.random.fold_in(key, index)
-    drawn, inference = source.infer_many(key, episode, scenarios)
-    return drawn, check(key, model, source, episode, drawn, inference, repeated=repeated)
+    count = max(scenarios, DRAWS) if source.answers_many else scenarios
+    drawn, inference = source.infer_many(key, episode, count)
+    checked = check(key, model, source, episode, drawn, inference, repeated=repeated)
+    return jax.tree.map(lambda leaf: leaf[:scenarios], drawn), checked
 
 
 def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario) -> tuple[Array, Array]:
@@ -380,6 +405,7 @@ def _estimate(
     tally: Tally,
     policy: str,
     shared: tuple[Diagnostic, ...],
+    simulated: np.ndarray | None,
     key: Array,
     precision: Precision,
     steps: int,
@@ -412,6 +438,6 @@ def _estimate(
         found,
         terms,
         float(len(terms)),
-        diagnostics=spread_diagnostic(terms) + shared,
+        diagnostics=spread_diagnostic(terms, simulated) + shared,
         details=details,
     )
