@@ -74,7 +74,7 @@ def _pairs(key: jax.Array, batch: int, network: ConvDRAW) -> tuple[Any, ...]:
     zeros = jnp.zeros((batch, STEPS))
     episodes = Episode(observation, action, zeros, jnp.ones((batch, STEPS), bool), zeros)
     noise = jax.vmap(network.noise(GRID, GRID).sample)(jax.random.split(keys[3], batch))
-    return levels, episodes, jnp.full(batch, STEPS + 1, jnp.int32), noise
+    return network.certain(levels), episodes, jnp.full(batch, STEPS + 1, jnp.int32), noise
 
 
 if __name__ == "__main__":

@@ -142,16 +142,14 @@ def search_walk(folder: Path) -> Walk:
 WALKS = {"evaluation": evaluation_walk, "search": search_walk}
 
 HANDED_DOWN = {
+    "devices.py": "the function whose results are summed",
     "noise.py": "a distribution",
-    "planners/mixture.py": "the experts",
     "pomdp/actors.py": "the actor that chooses",
     "pomdp/batching.py": "the function of one element",
     "pomdp/model.py": "the model",
     "pomdp/rollout.py": "the model and the actor",
     "pomdp/scenario.py": "noise that is lazy",
-    "pomdp/walk.py": "the actor that is asked",
     "stages.py": "the function that makes a stage",
-    "trainer/devices.py": "the function whose results are summed",
     "trainer/loop.py": "the step",
 }
 """What these files are handed, and call without knowing the room that it comes from."""

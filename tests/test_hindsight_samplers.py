@@ -1,10 +1,7 @@
 """Particles and tempering: against exact posteriors, published ones, and what they must say when they cannot answer."""
 
 import itertools
-import json
-import re
 from functools import cache
-from pathlib import Path
 
 import equinox as eqx
 import gymnasium
@@ -14,110 +11,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coulda.environments import Inventory
-from coulda.errors import CouldaError
-from coulda.hindsight import Exact, Nuts, ObservedStates, Particles, Tempered, choose
-from coulda.hindsight.choosing import _tried
+from coulda.hindsight import Exact, Particles, Tempered
 from coulda.hindsight.gaussian import smoothed_noise
 from coulda.hindsight.likelihood import Evidence, seen_in, separate_rewards
 from coulda.hindsight.particles import systematic
 from coulda.hindsight.source import FINE, IMPOSSIBLE, NOT_A_NUMBER
 from coulda.noise import Bernoulli, Independent, Normal, Uniform
 from coulda.policies import AnyAction
-from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, rollout
-from coulda.pomdp.observing import no_density
+from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice, rollout
 from coulda.testing import check_scenarios
+from tests.inferring import draws, seen, states
 from tests.zoo_pomdps import Plain, linear
 
 KEY = jax.random.key(0)
-DATA = Path(__file__).parents[2] / "shared" / "data" / "state_space"
-
-
-def seen(observations):
-    steps = len(observations) - 1
-    return Episode(
-        jnp.asarray(observations, jnp.float32),
-        jnp.zeros(steps, jnp.int32),
-        jnp.zeros(steps),
-        jnp.ones(steps, bool),
-        jnp.zeros(steps),
-    )
-
-
-@eqx.filter_jit
-def draws(source, key, episode, count):
-    return source.infer_many(key, episode, count)
-
-
-@eqx.filter_jit
-def states(source, scenarios, episode):
-    """`[n, T + 1, ...]`, under the logged actions."""
-    return jax.vmap(lambda u: source._states(u.initial, u.transition, episode))(scenarios)
-
-
-# Densities.
-
-
-class Dense(Plain):
-    """Two numbers through a dense matrix that depends on the state."""
-
-    @property
-    def observation_noise(self):
-        return Independent({"a": Normal(0.3, 0.5), "b": Normal(0.0, 2.0, (2,))})
-
-    def observe(self, state, u):
-        return jnp.stack([state + u["a"] + u["b"][0], 2 * state - u["a"] + (1 + state**2) * u["b"][1]])
-
-
-def test_the_density_of_affine_observations_is_derived():
-    """Against SciPy, for a number and for two of which one may be missing."""
-    assert jnp.allclose(Plain().observation_log_prob(1.2, 0.7), stats.norm.logpdf(1.2, 0.7, 0.5), atol=1e-5)
-    model, state, seen = Dense(), jnp.float32(0.7), np.array([1.0, -2.0])
-    matrix = np.array([[1.0, 1.0, 0.0], [-1.0, 0.0, 1.49]])
-    mean = np.array([0.7, 1.4]) + matrix @ [0.3, 0, 0]
-    spread = matrix @ np.diag([0.25, 4, 4]) @ matrix.T
-    whole = model.observation_log_prob(jnp.asarray(seen, jnp.float32), state)
-    assert np.isclose(whole, stats.multivariate_normal.logpdf(seen, mean, spread), atol=1e-4)
-    second = model.observation_log_prob(jnp.asarray([np.nan, -2.0], jnp.float32), state)
-    assert np.isclose(second, stats.norm.logpdf(-2.0, mean[1], spread[1, 1] ** 0.5), atol=1e-4)
-    nothing = model.observation_log_prob(jnp.full(2, jnp.nan), state)
-    assert np.isclose(nothing, 0.0, atol=1e-6)
-
-
-def test_derived_noise_gives_the_observation_back():
-    """And keeps the prior where a number is missing."""
-    model, state, fresh = Dense(), jnp.float32(0.7), {"a": jnp.float32(0.1), "b": jnp.asarray([0.5, -1.0])}
-    seen = jnp.asarray([1.0, -2.0])
-    assert jnp.allclose(model.observe(state, model.observation_posterior(state, seen, fresh)), seen, atol=1e-4)
-    missing = model.observation_posterior(state, jnp.full(2, jnp.nan), fresh)
-    assert jax.tree.all(jax.tree.map(jnp.allclose, missing, fresh))
-
-
-class Squared(Plain):
-    def observe(self, state, u):
-        return state + u**2
-
-
-class Silent(Plain):
-    def observe(self, state, u):
-        return state
-
-    @property
-    def observation_noise(self):
-        return super(Plain, self).observation_noise
-
-
-def test_what_has_no_density_is_asked_for_it_by_name():
-    for model in (Squared(), Silent()):
-        assert "def observation_log_prob(self, observation, state)" in str(no_density(model))
-        with pytest.raises(CouldaError, match=f"(?s){type(model).__name__}.*observation_log_prob"):
-            Particles(model)
-    with pytest.raises(CouldaError, match="particles is 0"):
-        Particles(Plain(), particles=0)
-    with pytest.raises(CouldaError, match=r"particles is 10,000,000,000.*or fewer"):
-        Particles(Plain(), particles=10**10)
-    with pytest.raises(CouldaError, match="reward_scale is -1"):
-        Particles(Plain(), reward_scale=-1)
 
 
 # Rain, seen by umbrellas (Russell & Norvig): discrete noise, a density of one's own, and a day without news.
@@ -419,167 +325,3 @@ class Broken(Umbrellas):
 def test_rewards_are_evidence_where_they_take_separate_values():
     assert separate_rewards(Ends())
     assert not separate_rewards(linear(hidden=True))
-
-
-# Which source is chosen.
-
-
-class Drift(Plain):
-    """Its state is seen as it is, and moves by noise."""
-
-    @property
-    def observation_noise(self):
-        return super(Plain, self).observation_noise
-
-    def observe(self, state, u):
-        return state
-
-
-def test_seen_states_are_solved_for_their_noise():
-    source, why = choose(Drift())
-    assert isinstance(source, ObservedStates)
-    assert "exact: no exact posterior is known for Drift" in why
-    scenario = source.infer(KEY, seen([1.0, 1.5, 1.0, 0.0, 0.0, 2.0]))
-    assert jnp.allclose(scenario.transition, jnp.asarray([0.5, -0.5, -1.0, 0.0, 2.0]))
-    assert isinstance(choose(linear(hidden=True)).source, Exact)
-    with pytest.raises(CouldaError, match=r"(?s)no source infers the scenarios of Squared.*observation_log_prob"):
-        choose(Squared())
-
-
-class Drawn(Plain):
-    """As it is, with something hidden."""
-
-
-class Biased(Particles):
-    """Draws whose first noise is off by a deviation of the prior."""
-
-    def paths(self, key, seen, count):
-        path, inference = super().paths(key, seen, count)
-        return eqx.tree_at(lambda p: p.initial, path, [path.initial[0] + 1.0]), inference
-
-
-@pytest.mark.slow
-def test_a_pilot_decides_by_ranks():
-    source, why = choose(Drawn())
-    assert isinstance(source, Particles)
-    assert "particles (1,000), since exact: no exact posterior is known for Drawn" in why
-    reason = _tried("particles", Biased(Drawn(), particles=1000, moves=2)).reason
-    assert re.match("in simulated episodes the ranks of .* are uneven", reason)
-
-
-@pytest.mark.slow
-def test_more_particles_are_tried_before_tempering():
-    source, why = choose(Inventory(count_error=1.0))
-    assert isinstance(source, Particles)
-    assert source.particles == 4000
-    assert "of 1,000 first noises survive" in why
-
-
-class Fixed(Plain):
-    """Three numbers that stay unknown: a exp(-t e^b / 30) + c, with 100 observations."""
-
-    horizon: int = eqx.field(static=True, default=99)
-    scale: float = 0.1
-
-    @property
-    def initial_noise(self):
-        return Normal(shape=(3,))
-
-    @property
-    def transition_noise(self):
-        return super(Plain, self).transition_noise
-
-    def initial(self, u):
-        return {"unknown": u, "time": jnp.float32(0)}
-
-    def transition(self, state, action, u):
-        return {"unknown": state["unknown"], "time": state["time"] + 1}
-
-    def observe(self, state, u):
-        a, b, c = state["unknown"]
-        return a * jnp.exp(-jnp.exp(b) * state["time"] / 30) + c + u
-
-
-@pytest.mark.slow
-def test_static_unknowns_are_tempered():
-    """Particles leave a handful of first noises there, and say so; tempering and gradients agree."""
-    source, why = choose(Fixed())
-    assert isinstance(source, Tempered)
-    assert "first noises survive" in why
-    model = Fixed()
-    episode = rollout(model, AnyAction.of(model), model.scenario_prior.sample(jax.random.key(5))).episode
-    drawn, _ = draws(Nuts(model, draws=1000), KEY, episode, 4000)
-    mean, spread = np.asarray(drawn.initial).mean(0), np.asarray(drawn.initial).std(0)
-    found = np.mean(
-        [np.asarray(draws(source, jax.random.key(i), episode, 500)[0].initial).mean(0) for i in range(8)], 0
-    )
-    assert (np.abs(found - mean) < 0.15 * spread).all()
-    _, poor = draws(Particles(model), KEY, episode, 1)
-    assert poor.effective < 30
-
-
-# Published posteriors of state-space models.
-
-
-class Lorenz(Plain):
-    horizon: int = eqx.field(static=True, default=29)
-    scale: float = 1.0
-    step: float = 0.02
-    innovation: float = 0.1
-
-    @property
-    def initial_noise(self):
-        return Normal(shape=(3,))
-
-    @property
-    def transition_noise(self):
-        return Normal(shape=(3,))
-
-    def transition(self, state, action, u):
-        x, y, z = state
-        flow = jnp.stack([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
-        return state + self.step * flow + jnp.sqrt(self.step) * self.innovation * u
-
-    def observe(self, state, u):
-        return state[0] + u
-
-
-class Brownian(Plain):
-    horizon: int = eqx.field(static=True, default=29)
-    innovation: float = 0.1
-
-    def initial(self, u):
-        return self.innovation * u
-
-    def transition(self, state, action, u):
-        return state + self.innovation * u
-
-
-def bridge(name):
-    path = DATA / f"{name}_bridge.json"
-    if not path.exists():
-        pytest.skip("the published posteriors of state-space models are not here")
-    found = json.loads(path.read_text())
-    given, posterior = found["data"], found["posterior"]
-    if name == "brownian":
-        model = Brownian(scale=given["observation_noise"], innovation=given["innovation_noise"])
-        values = [np.nan if v is None else v for v in given["observed_loc"]]
-    else:
-        model = Lorenz(scale=given["observation_scale"], step=given["step_size"], innovation=given["innovation_scale"])
-        values = np.where(given["observation_mask"], np.array(given["observed_values"], float), np.nan)
-    return model, seen(values), *(np.array(posterior[f"identity_{k}"]) for k in ("mean", "standard_deviation"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "evidence"), [("brownian", 5.613043), ("lorenz", -29.21)])
-def test_published_posteriors_are_met(name, evidence):
-    """Log evidence within 3 standard errors and .05; smoothed means within twice the floor of independent draws."""
-    model, episode, mean, deviation = bridge(name)
-    source, errors, found = Tempered(model), [], []
-    for seed in range(16):
-        drawn, inference = draws(source, jax.random.key(seed), episode, 500)
-        path = np.asarray(states(source, drawn, episode)).mean(0).reshape(mean.shape)
-        errors.append(np.mean(((path - mean) / deviation) ** 2) ** 0.5)
-        found.append(float(inference.log_evidence))
-    assert np.median(errors) < 2 / 500**0.5
-    assert abs(np.mean(found) - evidence) < max(3 * np.std(found, ddof=1) / 4, 0.05)

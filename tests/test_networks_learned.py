@@ -86,7 +86,7 @@ def test_an_unconditional_sample_does_not_depend_on_the_history(network, noise):
 def test_elbo_is_the_likelihood_less_the_divergence(network, noise):
     """From the pass's own parts, tile by tile."""
     u, history = episode(2).observation[0], episode(0)
-    elbo, drawn = eqx.filter_jit(network.elbo)(u, history, jnp.int32(3), noise)
+    elbo, drawn = eqx.filter_jit(network.elbo)(network.certain(u), history, jnp.int32(3), noise)
     log_probs = jax.nn.log_softmax(drawn.logits)
     log_probs, inner = np.asarray(log_probs), np.asarray(u)[1:-1, 1:-1]
     likelihood = sum(log_probs[row, column, tile] for (row, column), tile in np.ndenumerate(inner))
@@ -116,7 +116,7 @@ def test_the_gradient_of_the_loss_is_its_slope(shared):
     @eqx.filter_value_and_grad
     def loss(network, direction, size):
         moved = jax.tree.map(lambda w, g: w + size * g, network, direction)
-        return negative_elbo(moved, batch.observation[:, 0], batch, jnp.array([1, STEPS + 1]), draws)[0]
+        return negative_elbo(moved, moved.certain(batch.observation[:, 0]), batch, jnp.array([1, STEPS + 1]), draws)[0]
 
     _, gradient = loss(network, network, 0.0)
     length = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradient)))
@@ -174,7 +174,9 @@ def test_a_source_learns_online_from_what_search_logs():
     pairs = search.collect(jax.random.key(2), state)
     lengths = jnp.full(8, 3, jnp.int32)
     noise = drawn(network, 6, 6, jax.random.split(jax.random.key(3), 8))
-    loss = eqx.filter_jit(lambda network: negative_elbo(network, pairs[0].initial, pairs[1], lengths, noise)[0])
+    loss = eqx.filter_jit(
+        lambda network: negative_elbo(network, network.certain(pairs[0].initial), pairs[1], lengths, noise)[0]
+    )
     before = loss(network)
     for key in jax.random.split(jax.random.key(4), 10):
         state, _ = search.step(key, state)

@@ -55,6 +55,26 @@ def test_a_step_is_a_function_of_its_key_and_state():
     assert not same(once, other)
 
 
+def test_several_steps_climb_the_same_trajectories_with_the_weights_of_the_first_policy():
+    search = PolicySearch(MODEL, MODEL, Prior(MODEL), SGD, num_episodes=4, steps=2)
+    state, key = search.init(policy()), jax.random.key(3)
+    scenarios = jax.vmap(MODEL.scenario_prior.sample)(jax.random.split(jax.random.key(0), 4))
+
+    @jax.jit
+    def by_hand(first):
+        ascend = search.objective.ascent(jax.random.split(key)[0], MODEL, first, lambda *_: first, scenarios)
+        climbed = [first.logits]
+        for _ in range(3):
+            gradient, _ = ascend(eqx.tree_at(lambda p: p.logits, first, climbed[-1]), jnp.zeros(()))
+            climbed.append(climbed[-1] + 0.1 * gradient.logits)
+        return climbed
+
+    one, two, three = by_hand(state.policy)[1:]
+    found = search.improve(key, state, scenarios)[0].policy.logits
+    np.testing.assert_allclose(found, two, atol=1e-6)
+    assert min(np.abs(found - other).max() for other in (one, three)) > 1e-4, "one step, or three, would be told apart"
+
+
 TWO_DEVICES = """
 import jax, numpy as np, optax
 jax.config.update("jax_num_cpu_devices", 2)
@@ -233,6 +253,8 @@ def test_an_expert_may_search_on_the_host_for_each_scenario(honest):
 def test_mistakes_are_named():
     with pytest.raises(CouldaError, match="num_episodes must be at least 1; got 0"):
         PolicySearch(MODEL, MODEL, Prior(MODEL), SGD, num_episodes=0)
+    with pytest.raises(CouldaError, match="steps must be at least 1; got 0"):
+        PolicySearch(MODEL, MODEL, Prior(MODEL), SGD, steps=0)
     with pytest.raises(CouldaError, match=r"beta is a probability.*1\.5"):
         ExpertSchedule(Knowing(), 1.5)
     with pytest.raises(CouldaError, match="time_constant"):

@@ -69,7 +69,7 @@ def run(planner, world, actions):
 
 @eqx.filter_jit
 def gradient_on(regression, policy, batch, noise=0.0):
-    return regression.gradient_on(policy, batch, jnp.asarray(noise))
+    return regression.ascent_on(policy, batch)(policy, jnp.asarray(noise))
 
 
 def brute_force(temperature: float, ratio: bool, normalization: str) -> np.ndarray:
@@ -137,7 +137,7 @@ def test_the_gradient_on_resampled_trajectories_has_the_same_mean():
     policy, batch = TabularPolicy(POLICY), trajectories()
     noise = jnp.asarray(midpoints([64])[:, 0])
     regression = ReturnWeightedRegression(num_resampled=16)
-    mean = jax.jit(jax.vmap(lambda u: regression.gradient_on(policy, batch, u)[0].logits))(noise).mean(0)
+    mean = jax.jit(jax.vmap(lambda u: regression.ascent_on(policy, batch)(policy, u)[0].logits))(noise).mean(0)
     exact, _ = gradient_on(ReturnWeightedRegression(), policy, batch)
     # A grid of 64 noise values and 16 places integrates a step function with an error below 1/1024 a step.
     np.testing.assert_allclose(mean, exact.logits, atol=5e-3)

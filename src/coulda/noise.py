@@ -4,7 +4,8 @@ Noise is data. A distribution is sampled once, at the boundary, and everything b
 the value that was drawn: `sample` is the only method in the project's core that takes a PRNG key.
 
 A distribution of your own is a subclass of `NoiseDistribution` with `sample`, and, where they exist, `draws` (for
-speed), `log_prob` (for importance sampling and NUTS), `atoms` (for enumeration) and `from_normal` (for NUTS).
+speed), `log_prob` (for importance sampling and NUTS), `atoms` (for enumeration), `from_normal` (for NUTS) and its
+inverse `to_normal` (for checks of inferred noise).
 """
 
 import abc
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.scipy.special import ndtr
+from jax.scipy.special import ndtr, ndtri
 
 from coulda.errors import CouldaError
 from coulda.keys import quick
@@ -84,6 +85,10 @@ class NoiseDistribution(eqx.Module):
     def from_normal(self, value: Array) -> Noise:  # noqa: ARG002
         """Carry standard-normal values to this distribution, so that NUTS can walk in R^d."""
         raise CouldaError(f"{type(self).__name__} has no from_normal. Define it for NUTS.")
+
+    def to_normal(self, value: Noise) -> Array:  # noqa: ARG002
+        """The inverse of `from_normal`; optional."""
+        raise CouldaError(f"{type(self).__name__} has no to_normal. Define it to have inferred noise checked.")
 
 
 def has(distribution: NoiseDistribution, method: str) -> bool:
@@ -154,6 +159,10 @@ class Uniform(Elementwise):
         """The normal CDF, scaled."""
         return self.low + (self.high - self.low) * ndtr(value)
 
+    def to_normal(self, value: Array) -> Array:
+        """The normal quantile; finite at the ends, which float32 reaches."""
+        return ndtri(jnp.clip((value - self.low) / (self.high - self.low), 1e-7, 1 - 1e-7))
+
 
 class Normal(Elementwise):
     """Gaussian, elementwise. `mean` and `scale` broadcast against each other and fill `shape`."""
@@ -182,6 +191,10 @@ class Normal(Elementwise):
         """Shift and scale."""
         return self.mean + self.scale * value
 
+    def to_normal(self, value: Array) -> Array:
+        """In deviations from the mean."""
+        return (value - self.mean) / self.scale
+
 
 class Gumbel(Elementwise):
     """Standard Gumbel, elementwise over `shape`: the noise of a Gumbel-max mechanism."""
@@ -199,6 +212,12 @@ class Gumbel(Elementwise):
     def from_normal(self, value: Array) -> Array:
         """-log(-log Φ(z)), computed from log Φ so that both tails survive."""
         return -jnp.log(-jax.scipy.stats.norm.logcdf(value))
+
+    def to_normal(self, value: Array) -> Array:
+        """Φ⁻¹(exp(-exp(-g))), from the nearer tail, which is finite in float32."""
+        rate = jnp.exp(-value)
+        below, above = (jnp.maximum(tail, 1e-30) for tail in (jnp.exp(-rate), -jnp.expm1(-rate)))
+        return jnp.where(below < above, ndtri(jnp.minimum(below, 0.5)), -ndtri(jnp.minimum(above, 0.5)))
 
 
 class Categorical(NoiseDistribution):

@@ -7,10 +7,13 @@ from scipy import special
 
 __all__ = [
     "chi_square_above",
+    "f_above",
     "normal_above",
     "normal_below",
     "normal_log_prob",
     "normal_quantile",
+    "skewed_z",
+    "student_above",
     "student_quantile",
 ]
 
@@ -59,3 +62,38 @@ def chi_square_above(value: Any, freedom: Any) -> Any:
     0.05
     """
     return special.chdtrc(freedom, np.maximum(value, 0.0))
+
+
+def student_above(t: Any, freedom: Any) -> Any:
+    """P(T > t), with so many degrees of freedom.
+
+    >>> round(float(student_above(2.228, 10)), 3)
+    0.025
+    """
+    return special.stdtr(freedom, -np.asarray(t, float))
+
+
+def f_above(value: Any, first: Any, second: Any) -> Any:
+    """P(F > value), with so many degrees of freedom.
+
+    >>> round(float(f_above(4.965, 1, 10)), 3)
+    0.05
+    """
+    return special.fdtrc(first, second, np.maximum(value, 0.0))
+
+
+def skewed_z(count: int, mean: Any, squares: Any, cubes: Any) -> Any:
+    """Student's t of the mean of `count` numbers, made symmetric; from the means of x, x² and x³, which vary.
+
+    Of skewed numbers one tail of t is too heavy: of 100 squares of normal ones it has a probability below 0.001 in
+    0.7 % of all samples, of 30 in 2 %. With Hall's (1992) monotone transformation it is 0.1 and 0.2 %.
+
+    >>> x = np.arange(5.0) - 2
+    >>> float(skewed_z(5, x.mean() + 1, ((x + 1) ** 2).mean(), ((x + 1) ** 3).mean()))  # symmetric: Student's t
+    1.414...
+    """
+    variance = squares - mean**2
+    skew = (cubes - 3 * mean * squares + 2 * mean**3) / variance**1.5
+    t = mean / np.sqrt(variance)
+    straight = t + skew * t**2 / 3 + skew**2 * t**3 / 27 + skew / (6 * count)
+    return np.sqrt(count - 1) * straight

@@ -1,6 +1,6 @@
 """`coulda reproduce`: every figure of the paper, from scratch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,11 +11,11 @@ from coulda.cli.presets import PresetName
 from coulda.cli.showing import Screen
 from coulda.errors import CouldaError
 from coulda.experiments.cost import expected_cost
-from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, ingredients
+from coulda.experiments.reproduction import ALL, FIGURES, OWN_WORLDS, ingredients
 from coulda.storage import exclusive
 from coulda.studies import sepsis
 
-Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
+Figure = Literal["models", "evaluation", "search", "longer-search", "planners", "mismatch", "sepsis", "all"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Reproduce:
     evaluation: Figure 2, left: the error of CF-PE(t), MB-PE and importance sampling.
     search: Figure 2, right: CF-GPS, GPS-like search, MB-PS and IMPALA. The curves of each whole seed are written to
       FOLDER/…/search-seed-K.json; where such a file is there already, by the same recipe, that seed is not run again.
+    longer-search: the same for 2,000 updates and five seeds; two hours of a core a seed at 10x10, and not among all.
     planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
     mismatch: Figure 4: the scenario model's prior against its posterior, in latent space.
     sepsis: the experiment of Oberst & Sontag (2019), in which counterfactuals mislead.
@@ -42,6 +43,10 @@ class Reproduce:
     """Where: 7x7, 8x8 or 10x10; by default 7x7 for smoke and quick, 8x8 for desktop, 10x10 for paper."""
     seed: int = 0
     """The seed of everything that is drawn; an evaluation over several seeds goes on from it."""
+    privileged: Literal["yes", "no"] = "yes"
+    """Whether evaluation's scenario models see true levels in training, as in the paper; no: they have logs alone."""
+    seeds: int | None = None
+    """How many scenario models and logs an evaluation has; by default three for desktop, else one."""
     folder: Path = Path("runs")
     """The folder where everything goes: FOLDER/PRESET, and FOLDER/PRESET-WORLD in a world not its own."""
     progress: bool = True
@@ -51,20 +56,32 @@ class Reproduce:
         """Make what is missing, and print the numbers."""
         if self.figure == "sepsis" and self.world is not None:
             raise CouldaError(f"sepsis is a world of its own, and not {self.world}; leave out --world.")
+        if self.figure != "evaluation" and (self.privileged == "no" or self.seeds is not None):
+            raise CouldaError(f"--privileged no and --seeds are for evaluation, and not for {self.figure}.")
+        if self.seeds is not None and self.seeds < 1:
+            raise CouldaError(f"--seeds is {self.seeds}; it must be at least 1.")
         console, sizes = Screen(), ingredients(self.preset, self.world, self.seed)
         own = sizes.world == OWN_WORLDS[self.preset]
         folder = self.folder / (self.preset if own else f"{self.preset}-{sizes.world}")
         if self.preset == "paper" and self.figure != "sepsis":
             console.print(expected_cost(sizes))
         with exclusive(folder):
-            for name in [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]:
+            for name in [*ALL, "sepsis"] if self.figure == "all" else [self.figure]:
                 if name == "sepsis":
                     _sepsis(folder, self.preset)
                 else:
                     figure = FIGURES[name]
-                    found = figure.reproduce(folder, figure.preset(sizes, self.preset), self.progress)
+                    preset = self._asked(figure.preset(sizes, self.preset))
+                    found = figure.reproduce(folder, preset, self.progress)
                     console.print(TABLES[name](found))
+                    name = getattr(preset, "name", name)
                 console.print(f"written: {folder}/{name}.json")
+
+    def _asked(self, preset: Any) -> Any:
+        """The preset with what was asked for of an evaluation."""
+        if self.figure != "evaluation":
+            return preset
+        return replace(preset, privileged=self.privileged == "yes", seeds=self.seeds or preset.seeds)
 
 
 def _sepsis(folder: Path, preset: str) -> None:
@@ -122,6 +139,7 @@ TABLES = {
     "models": _models_table,
     "evaluation": _evaluation_table,
     "search": _search_table,
+    "longer-search": _search_table,
     "planners": _search_table,
     "mismatch": _mismatch_table,
 }

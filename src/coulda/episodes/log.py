@@ -104,14 +104,18 @@ class EpisodeLog(Sequence[Episode]):
         end = max(first, end)
         steps = slice(*(int(self.lengths[:i].sum()) for i in (first, end)))
         observed = slice(steps.start + first, steps.stop + end)
+        return self._of(slice(first, end), steps, observed)
+
+    def _of(self, episodes: Any, steps: Any, observed: Any) -> "EpisodeLog":
+        """The log of these rows of its columns: of episodes, of steps, and of observations."""
         return EpisodeLog(
             self.schema,
             jax.tree.map(lambda x: x[observed], self.observation),
             jax.tree.map(lambda x: x[steps], self.action),
             self.reward[steps],
             self.log_prob[steps],
-            self.lengths[first:end],
-            self.terminated[first:end],
+            self.lengths[episodes],
+            self.terminated[episodes],
         )
 
     def __repr__(self) -> str:
@@ -181,15 +185,7 @@ class EpisodeLog(Sequence[Episode]):
         i = np.asarray(indices, int)
         steps = spans(self.starts[i], self.lengths[i])
         observed = spans(self.starts[i] + i, self.lengths[i] + 1)
-        return EpisodeLog(
-            self.schema,
-            jax.tree.map(lambda x: x[observed], self.observation),
-            jax.tree.map(lambda x: x[steps], self.action),
-            self.reward[steps],
-            self.log_prob[steps],
-            self.lengths[i],
-            self.terminated[i],
-        )
+        return self._of(i, steps, observed)
 
     def padded(self, horizon: int | None = None) -> Episode:
         """All episodes as one batch for JAX, `[N, T, ...]` with T = `horizon`, the longest length by default.

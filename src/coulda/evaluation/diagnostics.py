@@ -156,17 +156,22 @@ def log_diagnostics(reading: Reading, *, goes_on: bool = False) -> tuple[Diagnos
     return tuple(found)
 
 
-def spread_diagnostic(terms: np.ndarray) -> tuple[Diagnostic, ...]:
+def spread_diagnostic(terms: np.ndarray, simulated: np.ndarray | None = None) -> tuple[Diagnostic, ...]:
     """How far the standard error itself is known: √((κ - 1) / N), with κ the kurtosis of the terms `[N]`.
 
-    Where a few episodes make all of the spread, a rare event decides, and the next log may have none or two of it.
+    Where a few episodes make all of the spread, a rare event decides, and the next log may have none or two of it. A
+    log that has none cannot tell. So κ is that of many `simulated` returns, where a model has them: else just those
+    logs would be trusted in which nothing rare happened.
     """
-    squares = (terms - terms.mean()) ** 2
+    returns = terms if simulated is None else simulated
+    squares = (returns - returns.mean()) ** 2
     if len(terms) < 2 or not squares.any():
         return ()
     error = float(np.sqrt(max((squares**2).mean() / squares.mean() ** 2 - 1, 0.0) / len(terms)))
+    where = "" if simulated is None else " in the model"
     sentence = (
-        f"A few episodes make most of the spread, so that its square is known to {error:.0%} only: rare events decide."
+        f"A few episodes make most of the spread{where}, so that its square is known to {error:.0%} only: rare events "
+        "decide."
         if error >= UNSTABLE_SPREAD
         else f"The spread of the terms is known to {error:.0%}."
     )

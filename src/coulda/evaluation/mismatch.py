@@ -1,7 +1,8 @@
 """Mismatch: is the noise that was inferred from the log distributed as the model says?
 
 Averaged over the log, the posterior of the noise is its prior, if the model is right (Lemma 1): what of the averaged
-posterior p(U) does not have is what the model does not know of the world (paper, appendix).
+posterior p(U) does not have is what the model does not know of the world (paper, appendix). Held against it are the
+noise itself (`scores`), noise times what came before it, and in small finite models frequencies.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from scipy import special
 
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
+from coulda.evaluation.scores import Moments, Scores, of_noise, scored, scores
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Scenario
 from coulda.pomdp.rollout import run_actions
@@ -40,15 +42,16 @@ POWER = 0.8
 
 
 class Shift(eqx.Module):
-    """Inferred minus prior noise of one episode, times what was seen and done before it: zero on average.
+    """Of one episode: noise, alone and times what was seen and done before it. All are zero on average.
 
     Noise is independent of all that came before it, so that a model whose noise must make up for a wrong reaction to
-    an action, or to a state, shows in the sums though the noise alone averages to nothing. Sources carry a fresh draw
-    onto the posterior, so that against that same draw the difference has little variance.
+    an action, or to a state, shows in the sums though the noise alone averages to nothing.
     """
 
+    scores: Scores
+    """Of the noise itself; nothing of a finite model, whose frequencies tell more."""
     total: Array
-    """`[D]`."""
+    """Of noise times what came before it, `[D]`."""
     steps: Array
     """How many steps were summed, `[D]`."""
     scale: Array
@@ -71,31 +74,58 @@ class Counts(eqx.Module):
         return Counts(jnp.zeros((0, 0)), jnp.zeros((0, 0)))
 
 
-def shift(model: POMDP, inferred: Scenario, prior: Scenario, episode: Episode, *, closing: bool = True) -> Shift:
-    """The shift of the noise of the first state and of the transitions, where that noise is plain numbers.
+def shift(
+    model: POMDP,
+    drawn: Scenario,
+    prior: Scenario | None,
+    episode: Episode,
+    steps: Array,
+    *,
+    observed: bool = False,
+    closing: bool = True,
+) -> Shift:
+    """Of scenarios `[M, ...]` that were inferred from h_t, t = `steps`, in the mean.
 
-    `closing` is whether the observation after the last action was logged.
+    Args:
+        model: whose noise it is.
+        drawn: the scenarios.
+        prior: draws of the prior that the source carried onto the posterior, so that their difference varies little.
+        episode: the logged one.
+        steps: t.
+        observed: whether the noise of observations was inferred.
+        closing: whether the observation after the last action was logged.
     """
     first, moves = jnp.zeros(0), jnp.zeros((episode.live.shape[0], 0))
-    if is_plain(model.initial_noise):
-        first = _differences(inferred.initial, prior.initial, squares=not isinstance(model, FinitePOMDP))
-    if is_plain(model.transition_noise):
-        compare = lambda a, b: _differences(a, b, squares=not isinstance(model, FinitePOMDP))
-        moves = jax.vmap(compare)(inferred.transition, prior.transition)
+    found = Scores({}, {})
+    if not isinstance(model, FinitePOMDP):
+        found = scores(model, drawn, episode, steps, observed=observed)
+        if scored(model.transition_noise):
+            moves = _over_time(model, drawn) - (0.0 if prior is None else _over_time(model, prior))
+    elif prior is not None and is_plain(model.initial_noise) and is_plain(model.transition_noise):
+        first = _differences(drawn.initial, prior.initial, 0)
+        moves = _differences(drawn.transition, prior.transition, 1)
     taken, numbers = before(model, episode)
     weight = jnp.concatenate([taken, numbers], 1)
     if weight.shape[1] * moves.shape[1] > COUNT_LIMIT:
         weight = taken
     total = jnp.einsum("tw,td->wd", weight, moves)
     columns = [(weight != 0).sum(0), jnp.abs(weight).sum(0)]
-    steps, scale = (jnp.broadcast_to(column[:, None].astype(float), total.shape).ravel() for column in columns)
+    summed, scale = (jnp.broadcast_to(column[:, None].astype(float), total.shape).ravel() for column in columns)
     once = jnp.ones_like(first)
+    counts = jax.vmap(lambda scenario: _counts(model, scenario, episode, closing))(drawn)
     return Shift(
+        found,
         jnp.concatenate([first, total.ravel()]),
-        jnp.concatenate([once, steps]),
+        jnp.concatenate([once, summed]),
         jnp.concatenate([once, scale]),
-        *_counts(model, inferred, episode, closing),
+        *jax.tree.map(lambda leaf: leaf.mean(0), counts),
     )
+
+
+def _over_time(model: POMDP, drawn: Scenario) -> Array:
+    """Scores of the noise of transitions, in the mean over scenarios, `[T, d]`."""
+    of_step = lambda u: jnp.concatenate(of_noise(model.transition_noise, u))
+    return jax.vmap(jax.vmap(of_step))(drawn.transition).mean(0)
 
 
 def before(model: POMDP, episode: Episode) -> tuple[Array, Array]:
@@ -162,11 +192,11 @@ def is_plain(distribution: NoiseDistribution) -> bool:
     return isinstance(distribution, Uniform | Normal | Gumbel | Bernoulli)
 
 
-def _differences(inferred: Any, prior: Any, *, squares: bool) -> Array:
-    """Of all numbers, flat; and of their `squares`, which tell of noise of another scale."""
-    pairs = list(zip(jax.tree.leaves(inferred), jax.tree.leaves(prior), strict=True))
-    powers = (1, 2) if squares else (1,)
-    return jnp.concatenate([jnp.ravel(a.astype(float) ** n - b.astype(float) ** n) for n in powers for a, b in pairs])
+def _differences(inferred: Any, prior: Any, axes: int) -> Array:
+    """Of all numbers behind the scenarios and so many axes, in the mean over scenarios."""
+    pairs = zip(jax.tree.leaves(inferred), jax.tree.leaves(prior), strict=True)
+    means = [(a.astype(float) - b.astype(float)).mean(0) for a, b in pairs]
+    return jnp.concatenate([x.reshape(*x.shape[:axes], -1) for x in means], axes)
 
 
 @dataclass
@@ -174,6 +204,7 @@ class Shifts:
     """Running moments of `Shift` over the log, `[D]` each."""
 
     count: int = 0
+    scores: Moments = field(default_factory=Moments)
     steps: Any = 0.0
     scale: Any = 0.0
     total: Any = 0.0
@@ -185,6 +216,8 @@ class Shifts:
         """Count those of some episodes, `[n, D]`."""
         total = np.asarray(shifts.total, float)
         self.count += len(total)
+        if shifts.scores.sums:
+            self.scores.add(shifts.scores)
         self.steps = self.steps + np.sum(shifts.steps, axis=0, dtype=float)
         self.scale = self.scale + np.sum(shifts.scale, axis=0, dtype=float)
         self.total = self.total + total.sum(0)
@@ -195,6 +228,7 @@ class Shifts:
     def diagnostic(self) -> tuple[Diagnostic, ...]:
         """The least likely finding: a shift of the noise, or transitions or observations that are too frequent."""
         found = (
+            *self._scores(),
             *self._largest_shift(),
             *count_test("transitions deviate by", self.moves.found, self.moves.expected),
             *count_test("observations deviate by", self.sights.found, self.sights.expected),
@@ -205,6 +239,12 @@ class Shifts:
         # As many times the chance of a false alarm as there are tests.
         chance = min(1.0, len(found) * worst.value)
         return (_mismatch(worst.what, worst.size, chance, worst.large, self._resolution()),)
+
+    def _scores(self) -> list["_Finding"]:
+        """One test for each kind of noise."""
+        if self.count < FEW_EPISODES or not self.scores.count:
+            return []
+        return [_Finding(*group, LARGE_SHIFT) for group in self.scores.groups(SMALL_SHIFT)]
 
     def _resolution(self) -> float:
         """The smallest deviation of transitions that so many steps would show four times in five."""
@@ -221,7 +261,11 @@ class Shifts:
         # What hardly ever happens has a tiny shift of tiny variance until it happens: only shifts that matter count.
         z = np.where(size >= SMALL_SHIFT, np.abs(self.total[moved]) / np.sqrt(self.count * variance[moved]), 0.0)
         chance = min(1.0, 2 * normal_above(z.max()) * moved.sum())
-        return (_Finding("shifted by", float(size[z.argmax()]), float(chance), LARGE_SHIFT),)
+        return (
+            _Finding(
+                "noise after what was seen and done is shifted by", float(size[z.argmax()]), float(chance), LARGE_SHIFT
+            ),
+        )
 
 
 @dataclass

@@ -26,10 +26,10 @@ from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.reading import Log, Reading
 from coulda.hindsight import Inference, ScenarioSource
 from coulda.hindsight.source import fresh
-from coulda.pomdp import POMDP, Episode, Policy, Scenario, batched, rollout
+from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.rollout import run_actions
-from coulda.tails import normal_above
+from coulda.tails import skewed_z, student_above
 
 _OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""
@@ -133,16 +133,20 @@ def check(
 
     The key is that of the inference, from which the prior's own draws are made.
     """
+    observed = source.infers_observation_noise
 
-    def one(key: Array, scenario: Scenario) -> tuple[Replay, Shift, Array]:
-        exactly, rewards = source.infers_observation_noise, source.weighs_rewards
-        replayed = replay(model, scenario, episode, source.steps, exactly=exactly, rewards=rewards)
-        shifted = shift(model, scenario, fresh(key, model), episode, closing=not repeated)
-        return replayed, shifted, model.malformed(scenario)
+    def one(scenario: Scenario) -> tuple[Replay, Array]:
+        rewards = source.weighs_rewards
+        replayed = replay(model, scenario, episode, source.steps, exactly=observed, rewards=rewards)
+        return replayed, model.malformed(scenario)
 
-    count = jax.tree.leaves(scenarios)[0].shape[0]
-    replays, shifts, malformed = jax.vmap(one)(jax.random.split(key, count), scenarios)
-    return Checked(replays, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shifts), malformed, inference)
+    replays, malformed = jax.vmap(one)(scenarios)
+    keys = jax.random.split(key, jax.tree.leaves(scenarios)[0].shape[0])
+    # Gumbel noise of finite models is held against the prior's own draws, which most of it is.
+    carried = isinstance(model, FinitePOMDP) or not source.answers_many
+    prior = jax.vmap(lambda one: fresh(one, model))(keys) if carried else None
+    shifted = shift(model, scenarios, prior, episode, source.steps, observed=observed, closing=not repeated)
+    return Checked(replays, shifted, malformed, inference)
 
 
 @dataclass
@@ -243,9 +247,12 @@ def hindsight_diagnostic(hindsight: Estimate, prior: Estimate, ends_unseen: bool
 
     Where `ends_unseen`, it does so in a right model too.
     """
-    paired = hindsight.terms - prior.terms
-    error = paired.std(ddof=1) / np.sqrt(len(paired))
-    chance = float(2 * normal_above(abs(paired.mean()) / error)) if error > 0 else 1.0
+    paired, count = hindsight.terms - prior.terms, len(hindsight.terms)
+    error = paired.std(ddof=1) / np.sqrt(count)
+    chance = 1.0
+    if error > 0:
+        z = skewed_z(count, *(((paired / paired.std()) ** n).mean() for n in (1, 2, 3)))
+        chance = float(2 * student_above(abs(z), count - 1))
     sentence = f"Hindsight moves the value by {paired.mean():+.3g} ± {error:.2g}"
     if chance >= UNUSUAL:
         return Diagnostic("hindsight", chance, "trust", f"{sentence}, which is nothing.")

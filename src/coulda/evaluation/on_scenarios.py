@@ -8,7 +8,7 @@ differences are paired.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import gymnasium
@@ -44,6 +44,7 @@ from coulda.evaluation.reading import (
     sample_for,
     to_numpy,
 )
+from coulda.evaluation.scores import DRAWS
 from coulda.evaluation.sensitivity import reparameterization_diagnostic
 from coulda.evaluation.simulation import Simulation, simulate
 from coulda.executors import Work, check_made_of, fingerprint, gather
@@ -57,6 +58,8 @@ from coulda.pomdp.rollout import FINE
 
 HOST_BATCH = 256
 """Episodes at once in a program of a user's own, each of which is an environment in memory, and slow."""
+SIMULATED = 2000
+"""Returns in the model from which their kurtosis is told: an event that one in a hundred has is met twenty times."""
 TINY = 1e-300
 """In the place of a variance of zero, by which nothing is divided."""
 
@@ -162,14 +165,34 @@ class OnScenarios(Method):
         self, log: Log, policies: Mapping[str, Policy], precision: Precision, returns: Returns | None = None
     ) -> Work:
         """What an executor does for this method: batch i is the i-th batch of the log, its parameters the key."""
-        made_of = self.model, self.sources, log, policies, precision.scenarios, (returns or Returns()).discount
+        discount = (returns or Returns()).discount
+        made_of = Ingredients(self.model, self.sources, log, policies, precision.scenarios, discount)
         return Work(
             jax.eval_shape(lambda: jax.random.key(0)),
             lambda index: padded_batch(log, self.model.horizon, index),
-            _on_batch(*made_of),
+            _on_batch(made_of),
             jit=False,
-            made_of=_ingredients(*made_of),
+            made_of=made_of.fingerprints,
         )
+
+
+class Ingredients(NamedTuple):
+    """What the work on a log's batches is made of."""
+
+    model: POMDP
+    sources: Sequence[ScenarioSource]
+    log: Log
+    policies: Mapping[str, Policy]
+    scenarios: int
+    """Per episode."""
+    discount: float
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """By name: what an executor's work must have in common with the call."""
+        parts = {"model": self.model, "sources": list(self.sources), "policies": dict(self.policies)}
+        parts |= {"scenarios per episode": self.scenarios, "discount": self.discount}
+        return {name: fingerprint(part) for name, part in parts.items()} | {"log": self.log.fingerprint}
 
 
 class OnBatch(eqx.Module):
@@ -247,6 +270,7 @@ def evaluate_sources(
     alone &= all(source.knows_the_prior for source in sources)
     broken = any(tally.flaws for tally in tallies)  # what is not finite cannot be compared
     simulation = simulate(key_check, model, reading) if alone and not broken else Simulation()
+    simulated = _simulated_returns(key_check, model, sources, reading, run.precision.scenarios)
     # Of a finite model that is inferred exactly, all that can be foreseen is counted: see `mismatch`.
     counted = isinstance(model, FinitePOMDP) and sources[-1].is_exact
     foreseen = () if alone or counted else foresight_diagnostic(key_check, sources[-1], model, reading)
@@ -256,12 +280,13 @@ def evaluate_sources(
         shared += foreseen if int(source.steps) > 0 else ()
         for name in policies:
             steps = min(int(source.steps), model.horizon + 1)
-            estimate = _estimate(method_name(source, model), tally, name, shared, key_interval, run.precision, steps)
+            given = shared, simulated.get(name), key_interval, run.precision, steps
+            estimate = _estimate(method_name(source, model), tally, name, *given)
             estimate = refits[name].widen(estimate) if name in refits else estimate
             if tally.draws is not None and estimate.value is not None:
                 drawn = np.concatenate(tally.draws[name])
-                given = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
-                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *given))
+                asked_of = estimate.method, drawn, np.ones(len(drawn)), reading.asked, run.precision
+                estimate = replace(estimate, beyond_the_mean=distribution_of(key_interval, *asked_of))
             if estimate.interval is not None and len(simulation.made):
                 itself = simulated_log_diagnostic(simulation.made, simulation.logged, estimate.interval)
                 estimate = replace(estimate, diagnostics=itself + estimate.diagnostics)
@@ -282,41 +307,40 @@ def _batches(
 ) -> Iterator[tuple[list[OnBatch], int]]:
     """What comes of each batch of the log, and how many of its episodes count."""
     log = reading.log
-    made_of = model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount
+    made_of = Ingredients(model, sources, log, reading.policies, run.precision.scenarios, reading.asked.discount)
     if run.executor is None:
-        function = _on_batch(*made_of)
+        function = _on_batch(made_of)
         largest = HOST_BATCH if isinstance(model, BlackBoxPOMDP) else LARGEST_BATCH
         for inputs, count in padded_batches(log, model.horizon, largest):
             yield function(key, inputs), count
         return
-    check_made_of(run.executor, _ingredients(*made_of))
+    check_made_of(run.executor, made_of.fingerprints)
     run.executor.publish(0, key)
     counts = batch_sizes(log)
     for batch in gather(run.executor, range(len(counts))):
         yield batch.value, counts[batch.index]
 
 
-def _ingredients(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> dict[str, str]:
-    parts = {"model": model, "sources": list(sources), "policies": dict(policies)}
-    parts |= {"scenarios per episode": scenarios, "discount": discount}
-    return {name: fingerprint(part) for name, part in parts.items()} | {"log": log.fingerprint}
+def _simulated_returns(
+    key: Array, model: POMDP, sources: Sequence[ScenarioSource], reading: Reading, scenarios: int
+) -> dict[str, np.ndarray]:
+    """By policy: returns on further scenarios of the prior, by the program that made MB-PE's.
+
+    Nothing where there is none, where the model is a user's own program, which is slow, and of what is not finite.
+    """
+    if not isinstance(sources[0], Prior) or isinstance(model, BlackBoxPOMDP):
+        return {}
+    log = reading.log
+    function = _on_batch(Ingredients(model, sources[:1], log, reading.policies, scenarios, reading.asked.discount))
+    inputs, count = padded_batch(log, model.horizon, 0), batch_sizes(log)[0]
+    keys = jax.random.split(key, -(-SIMULATED // (count * scenarios)))
+    made = [to_numpy(function(one, inputs)[0].returns, count) for one in keys]
+    found = {name: np.concatenate([returns[name].ravel() for returns in made]).astype(float) for name in made[0]}
+    return {name: returns for name, returns in found.items() if np.isfinite(returns).all()}
 
 
-def _on_batch(
-    model: POMDP,
-    sources: Sequence[ScenarioSource],
-    log: Log,
-    policies: Mapping[str, Policy],
-    scenarios: int,
-    discount: float,
-) -> Callable[[Array, Any], list[OnBatch]]:
+def _on_batch(made_of: Ingredients) -> Callable[[Array, Any], list[OnBatch]]:
+    model, sources, log, policies, scenarios, discount = made_of
     repeated = log.schema.last_observation == "repeated"
     behavior = _who_acted(model, sources, log, policies)
 
@@ -350,10 +374,12 @@ def _who_acted(
 def _infer(
     model: POMDP, source: ScenarioSource, key: Array, scenarios: int, repeated: bool, episode: Episode, index: Array
 ) -> tuple[Scenario, Checked]:
-    """Scenarios `[M, ...]` of one episode, and what is seen of them."""
+    """Scenarios `[M, ...]` of one episode, and what is seen of them, and of more where more cost little."""
     source, key = informed(source, repeated, episode), jax.random.fold_in(key, index)
-    drawn, inference = source.infer_many(key, episode, scenarios)
-    return drawn, check(key, model, source, episode, drawn, inference, repeated=repeated)
+    count = max(scenarios, DRAWS) if source.answers_many else scenarios
+    drawn, inference = source.infer_many(key, episode, count)
+    checked = check(key, model, source, episode, drawn, inference, repeated=repeated)
+    return jax.tree.map(lambda leaf: leaf[:scenarios], drawn), checked
 
 
 def _returns(model: POMDP, policy: Policy, discount: float, scenarios: Scenario) -> tuple[Array, Array]:
@@ -379,6 +405,7 @@ def _estimate(
     tally: Tally,
     policy: str,
     shared: tuple[Diagnostic, ...],
+    simulated: np.ndarray | None,
     key: Array,
     precision: Precision,
     steps: int,
@@ -411,6 +438,6 @@ def _estimate(
         found,
         terms,
         float(len(terms)),
-        diagnostics=spread_diagnostic(terms) + shared,
+        diagnostics=spread_diagnostic(terms, simulated) + shared,
         details=details,
     )

@@ -91,7 +91,7 @@ def latents_given(environment: Sokoban, network: ConvDRAW, steps: Array, keys: A
         episode = rollout(environment, UniformPolicy(5), scenario).episode
         length, noise = history_length(episode, steps), network.noise(*scenario.initial.shape)
         drawn = network.draw(network.read(episode, length), noise.sample(key_prior)["latents"])
-        _, encoded = network.elbo(scenario.initial, episode, length, noise.sample(key_posterior))
+        _, encoded = network.elbo(network.certain(scenario.initial), episode, length, noise.sample(key_posterior))
         flat = lambda gaussian: Gaussian(gaussian.mean.reshape(-1), gaussian.log_scale.reshape(-1))
         return Latents(flat(drawn.prior), flat(encoded.posterior))
 

@@ -1,6 +1,6 @@
 """What every experiment on PO-Sokoban begins with, as stages: levels, a policy, a scenario model, a log."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from coulda.progress import Advance, bar
 from coulda.recipes.imitation import PolicyRecipe, train_policy
 from coulda.recipes.impala import ImpalaRecipe, learn
 from coulda.recipes.running import Running
-from coulda.recipes.scenario_model import ScenarioRecipe, train_scenarios
+from coulda.recipes.scenario_model import ScenarioRecipe, train_scenarios, train_scenarios_on
 from coulda.recipes.sokoban import (
     POOLS,
     SokobanWorld,
@@ -117,29 +117,46 @@ class Pipeline:
 
     def scenario_model(self, recipe: ScenarioRecipe | None = None) -> tuple[Path, ConvDRAW]:
         """p(U | h_t), trained on privileged pairs."""
-        sizes, levels, recipe = self.sizes, self.levels("scenarios"), recipe or self.sizes.scenarios
-        settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "recipe": asdict(recipe)}
+        levels, recipe = self.levels("scenarios"), recipe or self.sizes.scenarios
+        train = lambda running: train_scenarios(self.sizes.seed, self.sizes.sokoban, read_pool(levels), recipe, running)
+        return self._scenario_model("scenario-model", recipe, {"levels": levels}, train)
+
+    def scenario_model_from_log(self, recipe: ScenarioRecipe | None = None) -> tuple[Path, ConvDRAW]:
+        """p(U | h_t), trained on a log of the uniform policy in the levels of its own pool, which nobody looks at."""
+        recipe = replace(recipe or self.sizes.scenarios, expert=False)
+        path, log = self._log("scenarios", recipe.levels, "log-scenarios")
+        train = lambda running: train_scenarios_on(self.sizes.seed, self.sizes.sokoban, log.read(), recipe, running)
+        return self._scenario_model("scenario-model-from-log", recipe, {"log": path}, train)
+
+    def _scenario_model(
+        self, name: str, recipe: ScenarioRecipe, inputs: dict[str, Path], train: Callable[[Running], Trained]
+    ) -> tuple[Path, ConvDRAW]:
+        settings = {"seed": self.sizes.seed, "world": asdict(self.sizes.sokoban), "recipe": asdict(recipe)}
 
         def make(path: Path) -> None:
-            trained = train_scenarios(sizes.seed, sizes.sokoban, read_pool(levels), recipe, self._running(path))
+            trained = train(self._running(path))
             self._check_finished(path, trained)
             save_scenario_model(path, trained.state.network, (work_folder(path) / LOG).read_bytes())
 
-        path = self.stages.make("scenario-model", settings, {"levels": levels}, make)
+        path = self.stages.make(name, settings, inputs, make)
         return path, load_scenario_model(path)
 
     def log(self) -> tuple[Path, StoredLog]:
         """Episodes of the uniform policy."""
-        sizes, levels = self.sizes, self.levels("log")
-        settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "episodes": sizes.logged}
+        return self._log("log", self.sizes.logged, "log")
+
+    def _log(self, pool: str, episodes: int, name: str) -> tuple[Path, StoredLog]:
+        """Episodes of the uniform policy in the levels of one pool."""
+        levels = self.levels(pool)
+        settings = {"seed": self.sizes.seed, "world": asdict(self.sizes.sokoban), "episodes": episodes}
 
         def make(path: Path) -> None:
-            environment = self.environment("log")
-            with self.bar("episodes", sizes.logged) as advance:
-                batches = collect_batches(self.key("log"), environment, UniformPolicy(5), sizes.logged, 2048)
+            environment = self.environment(pool)
+            with self.bar("episodes", episodes) as advance:
+                batches = collect_batches(self.key(name), environment, UniformPolicy(5), episodes, 2048)
                 write_log(path, counted(batches, advance))
 
-        path = self.stages.make("log", settings, {"levels": levels}, make)
+        path = self.stages.make(name, settings, {"levels": levels}, make)
         return path, open_log(path)
 
     def bar(self, what: str, total: int) -> AbstractContextManager[Advance]:

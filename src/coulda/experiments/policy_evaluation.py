@@ -24,6 +24,7 @@ from coulda.experiments.pipeline import Ingredients, Pipeline
 from coulda.hindsight.learned import Learned
 from coulda.policies import NoisyPolicy
 from coulda.pomdp import Policy
+from coulda.recipes.sokoban import without_levels
 from coulda.stages import Stages
 from coulda.storage import replace_file, replace_json
 
@@ -48,15 +49,25 @@ class EvaluationPreset:
     """How many scenario models and logs, from the ingredients' seed on; all evaluate the policies of the first."""
     separate: bool = False
     """Whether each t has a scenario model of its own, as in the paper, in the place of one for every t."""
+    privileged: bool = True
+    """Whether scenario models are trained on true levels, as in the paper, or on what a log itself reveals."""
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The values of t."""
         return tuple(round(part * self.ingredients.sokoban.horizon) for part in self.parts_of_t)
 
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        return "evaluation" if self.privileged else "evaluation-from-logs"
+
 
 def reproduce(folder: Path, preset: EvaluationPreset, progress: bool = True) -> dict[str, Any]:
-    """All stages of all seeds; `evaluation.json`, `.csv` and `.svg` are written into `folder` after each seed."""
+    """All stages of all seeds; `evaluation.json`, `.csv` and `.svg` are written into `folder` after each seed.
+
+    Without privilege they are called `evaluation-from-logs`; policies, truth and logs are the same.
+    """
     with Stages(folder / "stages") as stages:
         return _reproduce(folder, preset, stages, progress)
 
@@ -72,7 +83,7 @@ def _reproduce(folder: Path, preset: EvaluationPreset, stages: Stages, progress:
             stages.console.rule(f"seed {pipeline.sizes.seed}")
         estimates += one_seed(pipeline, pipelines[0], preset)
         found = summarize(truth, estimates) | {"preset": asdict(preset)}
-        write_summary(folder, found, stages.seconds())
+        write_summary(folder / preset.name, found, stages.seconds())
     return found
 
 
@@ -100,12 +111,13 @@ def one_seed(pipeline: Pipeline, first: Pipeline, preset: EvaluationPreset) -> l
     policy_path, policy = first.policy()
     recipe = sizes.scenarios
     recipes = {t: replace(recipe, steps=t) if preset.separate else recipe for t in preset.steps}
-    networks = {t: pipeline.scenario_model(recipes[t]) for t in preset.steps}
+    train = pipeline.scenario_model if preset.privileged else pipeline.scenario_model_from_log
+    networks = {t: train(recipes[t]) for t in preset.steps}
     # Not before: at the paper's size drawing the levels of all pools takes long, and nothing else needs them yet.
     pipeline.check_levels({pool: first.levels(pool) for pool in ("policy", "truth")})
     log_path, log = pipeline.log()
     policies = noisy(policy, preset.noise)
-    model = pipeline.environment("scenarios")
+    model = pipeline.environment("scenarios") if preset.privileged else without_levels(sizes.sokoban)
 
     def rows(methods: Sequence[Method]) -> dict[str, bytes]:
         with pipeline.bar("episodes", len(log)) as advance:
@@ -179,9 +191,9 @@ def relative_error(row: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str
     return {"relative error": difference / scale, "error interval": [low, high]}
 
 
-def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]) -> None:
-    """JSON, CSV and the figure."""
-    replace_json(folder / "evaluation.json", found | {"seconds": seconds})
+def write_summary(path: Path, found: dict[str, Any], seconds: dict[str, float]) -> None:
+    """JSON, CSV and the figure, as files at `path` with these endings."""
+    replace_json(path.with_suffix(".json"), found | {"seconds": seconds})
     table = io.StringIO()
     names = [
         "seed",
@@ -198,8 +210,8 @@ def write_summary(folder: Path, found: dict[str, Any], seconds: dict[str, float]
     writer = csv.DictWriter(table, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(found["truth"] + found["estimates"])
-    replace_file(folder / "evaluation.csv", table.getvalue().encode())
-    replace_file(folder / "evaluation.svg", draw(found).encode())
+    replace_file(path.with_suffix(".csv"), table.getvalue().encode())
+    replace_file(path.with_suffix(".svg"), draw(found).encode())
 
 
 def draw(found: dict[str, Any]) -> str:

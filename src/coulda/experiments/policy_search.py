@@ -34,6 +34,7 @@ from coulda.recipes.impala import ImpalaRecipe
 from coulda.recipes.scenario_model import ScenarioRecipe
 from coulda.recipes.sokoban import PolicyNetwork, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
+from coulda.search.objective import Normalization
 from coulda.stages import Stages, read_result, work_folder, write_result
 from coulda.storage import replace_file, replace_json
 from coulda.trainer import TrainerConfig, train
@@ -41,7 +42,10 @@ from coulda.trainer.logs import LOG, read_log
 
 METHODS = {"CF-GPS": None, "GPS-like": 1, "MB-PS": 0}
 """t on which the scenario model is conditioned; all of the episode is None."""
-WEIGHTINGS = {"scenario": ("scenario", True), "batch, no ratio": ("batch", False)}
+WEIGHTINGS: dict[str, tuple[Normalization, bool]] = {
+    "scenario": ("scenario", True),
+    "batch, no ratio": ("batch", False),
+}
 """Normalization of the weights, and whether they have the ratio."""
 
 
@@ -96,12 +100,18 @@ class SearchPreset:
     """Trajectories of the planner in each scenario."""
     num_resampled: int = 32
     """How many of all trajectories of an update are drawn, by weight; the gradient is taken on them."""
+    temperature: float = 1.0
+    """The temperature of the returns in the weights."""
+    steps: int = 1
+    """Steps of Adam an update on the same trajectories, of all but IMPALA."""
     beta: float = 0.5
     """The expert's share in the planner at first."""
     time_constant: float = 5000.0
     """The time constant of beta's decay, in episodes (paper: 10^5)."""
     learning_rate: float = 5e-3
     """The learning rate of Adam."""
+    impala_learning_rate: float | None = None
+    """IMPALA's own, where it is another."""
     network: PolicyNetwork = field(default_factory=PolicyNetwork)
     """The policy's architecture."""
 
@@ -223,7 +233,8 @@ def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, se
     environment = pipeline.environment("policy")
     if setting.method == "IMPALA":
         work = episodes_of(environment, preset.first_policy(seed), batch=preset.num_episodes, seed=seed)
-        return Impala(InProcess(work), adam(preset.learning_rate), ImpalaRecipe().loss)
+        rate = preset.impala_learning_rate or preset.learning_rate
+        return Impala(InProcess(work), adam(rate), ImpalaRecipe().loss)
     steps, source = METHODS[setting.method], Learned(environment, pipeline.scenario_model()[1])
     source = source if steps is None else source.given(steps)
     return make_search(pipeline, environment, source, preset, setting)
@@ -244,8 +255,9 @@ def make_search(
         source,
         adam(preset.learning_rate),
         ExpertSchedule(expert, preset.beta, preset.time_constant),
-        ReturnWeightedRegression(preset.num_rollouts, 1.0, normalization, ratio, preset.num_resampled),  # pyright: ignore[reportArgumentType]
+        ReturnWeightedRegression(preset.num_rollouts, preset.temperature, normalization, ratio, preset.num_resampled),
         preset.num_episodes,
+        steps=preset.steps,
     )
 
 

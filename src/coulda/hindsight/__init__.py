@@ -14,6 +14,7 @@ from coulda.hindsight.observed import ObservedStates
 from coulda.hindsight.pairs import Pairs, simulate_pairs
 from coulda.hindsight.particles import Particles
 from coulda.hindsight.source import Choice, Inference, Prior, ScenarioSource
+from coulda.hindsight.stepwise import Stepwise
 from coulda.hindsight.tempered import Tempered
 from coulda.hindsight.training import TrainedHindsight, train_hindsight
 
@@ -35,6 +36,7 @@ __all__ = [
     "Prior",
     "Quantity",
     "ScenarioSource",
+    "Stepwise",
     "Tempered",
     "TrainedHindsight",
     "calibrate",

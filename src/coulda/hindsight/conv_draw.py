@@ -2,7 +2,8 @@
 
 The history is summarized by a backward conv-LSTM. Then K layers of latent grids follow, each drawn from a Gaussian
 whose parameters depend on the layers before and on the summary, p(z_k | z_<k, h), and each adding to a canvas of tile
-logits, from which every tile is drawn by itself. For training, q(z_k | z_<k, u, h) sees the grid too.
+logits, from which every tile is drawn by itself. For training, q(z_k | z_<k, u, h) sees the grid too, or what is known
+of it: evidence about each tile, as a likelihood of every category.
 
 The latents Z are not the noise U of the SCM; integrating them out gives its distribution.
 """
@@ -47,7 +48,7 @@ class Layer(eqx.Module):
     prior: Convolution
     """(decoder, summary) → mean and log-scale of p(z_k | z_<k, h)."""
     encoder: ConvLSTM
-    """(u, what the canvas misses of it, decoder, summary) → memory of q."""
+    """(evidence of u, what the canvas misses of it, decoder, summary) → memory of q."""
     posterior: Convolution
     """encoder → mean and log-scale of q(z_k | z_<k, u, h)."""
     decoder: ConvLSTM
@@ -141,11 +142,25 @@ class ConvDRAW(eqx.Module):
         inner = jnp.argmax(drawn.logits + noise["tiles"], -1).astype(episode.observation.dtype)
         return jnp.pad(inner, 1, constant_values=self.architecture.wall)
 
-    def elbo(self, u: Array, episode: Episode, length: Array, noise: dict[str, Array]) -> tuple[Array, Drawn]:
-        """E_q[log p(u | z, h)] - KL, in nats, by one reparameterized draw; and the pass itself."""
-        tiles = jax.nn.one_hot(u[1:-1, 1:-1], self.architecture.num_tiles)
-        drawn = self.draw(self.read(episode, length), noise["latents"], tiles)
-        log_likelihood = jnp.sum(jax.nn.log_softmax(drawn.logits) * tiles)
+    def certain(self, u: Array) -> Array:
+        """The evidence of who knows the grid: log 1 for its own categories, `[..., height, width, tiles]`."""
+        return jnp.log(jax.nn.one_hot(u, self.architecture.num_tiles))
+
+    def elbo(
+        self, log_evidence: Array, episode: Episode, length: Array, noise: dict[str, Array]
+    ) -> tuple[Array, Drawn]:
+        """E_q[log p(evidence | z, h)] - KL, in nats, by one reparameterized draw; and the pass itself.
+
+        Args:
+            log_evidence: log-likelihoods of every category of every tile, `[height, width, tiles]`: `certain(u)` where
+                u is known, and nothing but zeros for a tile of which nothing is.
+            episode: the history, of grids `uint8[T + 1, height, width]`.
+            length: how many of its observations are known.
+            noise: a draw of `noise`.
+        """
+        inner = log_evidence[1:-1, 1:-1]
+        drawn = self.draw(self.read(episode, length), noise["latents"], inner)
+        log_likelihood = jnp.sum(jax.nn.logsumexp(jax.nn.log_softmax(drawn.logits) + inner, -1))
         return log_likelihood - drawn.divergence, drawn
 
     def read(self, episode: Episode, length: Array) -> Array:
@@ -171,13 +186,13 @@ class ConvDRAW(eqx.Module):
         carry, _ = jax.lax.scan(read_step, self.reader.initial_carry(height, width), inputs, reverse=True)
         return carry[-1][1]
 
-    def draw(self, summary: Array, noise: Array, tiles: Array | None = None) -> Drawn:
-        """All K layers: from q where `tiles` (one-hot u) are given, else from p.
+    def draw(self, summary: Array, noise: Array, log_evidence: Array | None = None) -> Drawn:
+        """All K layers: from q where there is evidence about u, else from p.
 
         Args:
             summary: a summary of the history, `[height, width, channels]`.
             noise: standard normal, `[K, height, width, latents]`.
-            tiles: `[height, width, num_tiles]`.
+            log_evidence: `[height, width, num_tiles]`.
         """
         height, width, _ = summary.shape
         shared = self.architecture.shared
@@ -188,9 +203,10 @@ class ConvDRAW(eqx.Module):
             encoder, decoder, canvas = state
             prior = Gaussian.of(layer.prior(jnp.concatenate([decoder[-1][1], summary], -1)))
             posterior = prior
-            if tiles is not None:
-                missing = tiles - jax.nn.softmax(canvas)
-                seen = jnp.concatenate([tiles, missing, decoder[-1][1], summary], -1)
+            if log_evidence is not None:
+                # The slope of the log-likelihood of the evidence along the canvas; u - softmax where u is certain.
+                missing = jax.nn.softmax(canvas + log_evidence) - jax.nn.softmax(canvas)
+                seen = jnp.concatenate([jnp.exp(log_evidence), missing, decoder[-1][1], summary], -1)
                 encoder, top = layer.encoder(encoder, seen)
                 posterior = Gaussian.of(layer.posterior(top))
             z = posterior.at(epsilon)
@@ -204,7 +220,7 @@ class ConvDRAW(eqx.Module):
         )
         inputs = noise if shared else (self.layers, noise)
         (_, _, canvas), (prior, posterior) = jax.lax.scan(step, start, inputs)
-        divergence = jnp.zeros(()) if tiles is None else posterior.divergence(prior)
+        divergence = jnp.zeros(()) if log_evidence is None else posterior.divergence(prior)
         return Drawn(canvas, divergence, prior, posterior)
 
 

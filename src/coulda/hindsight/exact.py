@@ -72,6 +72,11 @@ class Exact(ScenarioSource):
         return _only_history(inferred, noise, length)
 
     @property
+    def answers_many(self) -> bool:
+        """By a smoother; in finite models every draw walks back by itself, and carries `fresh` onto the posterior."""
+        return isinstance(self.model, LinearGaussianPOMDP)
+
+    @property
     def weighs_rewards(self) -> bool:
         """Where the states are finite, or seen, and rewards do not vary round those of the model."""
         if isinstance(self.model, FinitePOMDP):

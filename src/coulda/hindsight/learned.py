@@ -1,4 +1,4 @@
-"""`Learned`: a scenario source p(U_s1 | h_t) from a network, and how it is trained on privileged pairs (u, h_t)."""
+"""`Learned`: a scenario source p(U_s1 | h_t) from a network, and the loss by which it is trained."""
 
 from typing import Any, ClassVar
 
@@ -68,26 +68,28 @@ class LearnedOnline(Learned):
         lengths = random_lengths(key_length, count, source.model.horizon)
         lengths = jax.vmap(history_length)(episodes, lengths)
         noise = jax.vmap(source.network.noise(*shape).sample)(jax.random.split(key_noise, count))
-        loss = lambda network: negative_elbo(network, u.initial, episodes, lengths, noise)[0]
+        loss = lambda network: negative_elbo(network, network.certain(u.initial), episodes, lengths, noise)[0]
         gradient: Any = eqx.filter_grad(loss)(source.network)
         network, state = descend(source.optimizer, gradient, source.optimizer_state, source.network)
         return eqx.tree_at(lambda s: (s.network, s.optimizer_state), source, (network, state))
 
 
 def negative_elbo(
-    network: ConvDRAW, levels: Array, episodes: Episode, lengths: Array, noise: Any
+    network: ConvDRAW, log_evidence: Array, episodes: Episode, lengths: Array, noise: Any
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss of a batch of privileged pairs (u, h_t), in nats per level, and its parts.
+    """The loss of a batch of pairs (evidence of u, h_t), in nats per level, and its parts.
 
     Args:
         network: the scenario model.
-        levels: u, `[B, height, width]`.
+        log_evidence: log-likelihoods of every tile's categories, `[B, height, width, tiles]`; `network.certain(u)`
+            where u is known.
         episodes: `[B]` in each leaf.
         lengths: t of each, `[B]`.
         noise: draws of `network.noise`, `[B]` in each leaf.
     """
-    elbo, drawn = jax.vmap(network.elbo)(levels, episodes, lengths, noise)
-    right = jnp.argmax(drawn.logits, -1).astype(levels.dtype) == levels[:, 1:-1, 1:-1]
+    elbo, drawn = jax.vmap(network.elbo)(log_evidence, episodes, lengths, noise)
+    likeliest = jnp.argmax(drawn.logits, -1)[..., None]
+    right = jnp.take_along_axis(log_evidence[:, 1:-1, 1:-1], likeliest, -1) == 0
     return -jnp.mean(elbo), {
         "elbo": jnp.mean(elbo),
         "divergence": jnp.mean(drawn.divergence),

@@ -34,8 +34,8 @@ from coulda.hindsight.source import (
     where_known,
 )
 from coulda.keys import quick
-from coulda.noise import Iid, effective_sample_size
-from coulda.pomdp import POMDP, Actor, Episode, Scenario
+from coulda.noise import Iid
+from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Scenario
 from coulda.pomdp.observing import infers_noise
 
 EPISODES_AT_ONCE = 8
@@ -68,6 +68,11 @@ class Sampler(ScenarioSource):
     def is_exact(self) -> bool:
         """Samples are finitely many."""
         return False
+
+    @property
+    def answers_many(self) -> bool:
+        """From one run; but a program of a user's own would be run for each."""
+        return not isinstance(self.model, BlackBoxPOMDP)
 
     @property
     def infers_observation_noise(self) -> bool:
@@ -266,45 +271,50 @@ def filter_paths(
     initial, transition = Coordinates(model.initial_noise), Coordinates(model.transition_noise)
     states = jax.vmap(lambda x: model.initial(initial.noise(x)))(first)
     memories = jax.vmap(lambda _: evidence.first_memory())(jnp.arange(size))
-    even = jnp.full(size, -jnp.log(1.0 * size))
+    even, slots = jnp.full(size, -jnp.log(1.0 * size)), jnp.arange(size, dtype=jnp.int32)
     nothing = Agreement(jnp.zeros(size), jnp.zeros(size), jnp.zeros(size, bool))
 
     def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
-        states, memories, paid, log_weights, log_evidence, cut_short, (reason, failed) = carry
+        (states, memories, roots), paid, log_weights, log_evidence, cut_short, (reason, failed) = carry
         moves, offset, now, i = inputs
         looked = () if look is None else look(states, log_weights, i)
         # A log that stops where no particle can be at its end was cut short, which says nothing.
         can_end = (jax.vmap(model.terminal)(states) & (log_weights > -jnp.inf)).any()
         cut_short = cut_short | (now.ended & ~can_end)
         memories, agreed = jax.vmap(lambda m, s: evidence.of_state(m, s, now, cut_short))(memories, states)
-        weighed = log_weights + agreed.log_likelihood + paid.log_likelihood
-        total = logsumexp(weighed)
-        lost = total == -jnp.inf
-        wrong = (agreed.flawed | paid.flawed).any()
-        found = jnp.where(wrong, NOT_A_NUMBER, jnp.where(lost, IMPOSSIBLE, FINE)).astype(jnp.int32)
+        weighed, flawed = log_weights + agreed.log_likelihood, agreed.flawed
+        if evidence.rewards:
+            weighed, flawed = weighed + paid.log_likelihood, flawed | paid.flawed
+        # As in logsumexp; what is left of it are the weights, the largest of them 1.
+        top = jax.lax.stop_gradient(jnp.max(weighed))
+        lost = top == -jnp.inf
+        weights = jnp.exp(weighed - jnp.where(lost, 0.0, top))
+        whole = jnp.where(lost, 1.0, jnp.sum(weights))
+        total = top + jnp.log(whole)
+        found = jnp.where(flawed.any(), NOT_A_NUMBER, jnp.where(lost, IMPOSSIBLE, FINE)).astype(jnp.int32)
         failed = jnp.where((reason == FINE) & (found != FINE), i, failed)
         reason = jnp.where(reason == FINE, found, reason)
         log_weights = jnp.where(lost, even, weighed - jnp.where(lost, 0.0, total))
-        weights = jnp.exp(log_weights)
-        due = (effective_sample_size(weights) < size / 2) & now.acted
-        parents = jnp.where(due, systematic(offset, weights), jnp.arange(size, dtype=jnp.int32))
-        after = jnp.where(due, even, log_weights)
-        states, memories = jax.tree.map(lambda leaf: leaf[parents], (states, memories))
+        due = (whole**2 < size / 2 * jnp.sum(weights**2)) & now.acted & ~lost
+        parents = jnp.where(due, systematic(offset, weights), slots)
+        log_weights = jnp.where(due, even, log_weights)
+        states, memories, roots = jax.tree.map(lambda leaf: leaf[parents], (states, memories, roots))
         onward = jax.vmap(lambda s, x: evidence.next_state(s, now.action, transition.noise(x)))(states, moves)
-        paid = jax.vmap(lambda s, n: evidence.of_reward(s, n, now))(states, onward)
-        carry = onward, memories, paid, after, log_evidence + total, cut_short, (reason, failed)
-        return carry, (parents, log_weights, looked)
+        if evidence.rewards:
+            paid = jax.vmap(lambda s, n: evidence.of_reward(s, n, now))(states, onward)
+        carry = (onward, memories, roots), paid, log_weights, log_evidence + total, cut_short, (reason, failed)
+        return carry, (parents, looked)
 
-    start = states, memories, nothing, even, jnp.zeros(()), jnp.zeros((), bool), (jnp.int32(FINE), jnp.int32(-1))
+    going_on = (states, memories, slots), nothing if evidence.rewards else ()
+    start = *going_on, even, jnp.zeros(()), jnp.zeros((), bool), (jnp.int32(FINE), jnp.int32(-1))
     order = jnp.arange(horizon + 1, dtype=jnp.int32)
-    carry, (parents, log_weights, looks) = jax.lax.scan(step, start, (moves, offsets, seen, order))
-    log_evidence, cut_short, (reason, failed) = carry[4:]
+    carry, (parents, looks) = jax.lax.scan(step, start, (moves, offsets, seen, order))
+    # After the last step nobody acts, so that nobody is resampled.
+    (_, _, roots), _, log_weights, log_evidence, cut_short, (reason, failed) = carry
     moves, parents = jax.tree.map(lambda leaf: leaf[:-1], (moves, parents))
-    slots = jnp.arange(size, dtype=jnp.int32)
-    roots = jax.lax.scan(lambda slots, up: (up[slots], None), slots, parents, reverse=True)[0]
-    alive = jnp.where(log_weights[-1] > -jnp.inf, 1.0, 0.0)
+    alive = jnp.where(log_weights > -jnp.inf, 1.0, 0.0)
     distinct = jnp.sum(jnp.zeros(size).at[roots].max(alive))
-    return Filtered(first, moves, parents, log_weights[-1], log_evidence, distinct, cut_short, reason, failed, looks)
+    return Filtered(first, moves, parents, log_weights, log_evidence, distinct, cut_short, reason, failed, looks)
 
 
 def systematic(offset: Array, weights: Array, count: int | None = None) -> Array:

@@ -85,6 +85,11 @@ class ScenarioSource(eqx.Module):
         """Whether rewards are evidence, so that replaying an episode gives them back."""
         return True
 
+    @property
+    def answers_many(self) -> bool:
+        """Whether many draws of `infer_many` cost little more than one, and are independent of `fresh`."""
+        return False
+
     knows_the_prior: ClassVar[bool] = True
     """Whether `given(0)` is the model's own prior; what a network draws of nothing is not."""
 

@@ -1,7 +1,7 @@
 """Training an `Amortized` source: simulate pairs, keep them, and raise log q(u | h_t) until held-out pairs say stop."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,52 +98,61 @@ def train_hindsight(
     for name, value, least in (("simulations", simulations, 20), ("width", width, 1), ("components", components, 1)):
         check_size(name, value, least)
     key_pairs, key_split, key_network, key_train = jax.random.split(key, 4)
-    with ExitStack() as stack:
-        if folder is not None:
-            folder = Path(folder)
-            if (folder / SOURCE).exists():
-                raise FileExistsError(f"{folder / SOURCE} exists; name another folder, or remove it")
-            stack.enter_context(exclusive(folder))
+    folder = None if folder is None else Path(folder)
+    with _held(folder):
         pairs, told = _pairs(key_pairs, model, policies, simulations, folder, progress)
-        codings = Codings.of(model)
-        learned, held_out = _split(key_split, pairs)
+        codings, (learned, held_out) = Codings.of(model), _split(key_split, pairs)
         shown = separate_rewards(model) if rewards is None else rewards
         network = _begun(key_network, codings, learned, steps, width, components, shown)
-        training = HindsightTraining.of(codings, learned, steps, passes)
         lengths = random_steps(jax.random.fold_in(key_split, 1), len(held_out), model.horizon, steps)
         measure = lambda network: float(mean_loss(codings, network, held_out, lengths))
         settings = {"simulations": simulations, "steps": steps, "width": width, "components": components}
         settings |= {"passes": passes, "rewards": shown, "fingerprint": told.fingerprint}
-        trained = train(
-            key_train,
-            training.step,
-            training.init(network),
-            TrainerConfig(training.passes, log_every=1, checkpoint_every=1, keep_last=1, best=LOSS, patience=PATIENCE),
-            folder=None if folder is None else folder / RUN,
-            settings=settings,
-            evaluate=lambda _, state: {LOSS: measure(state.average)},
-            resume=folder is not None,
-            progress=progress,
-        )
-        trained.check_finished()
-        # Where nothing was learned that holds, what it began with is better: the linear regression.
-        reached = training.init(network) if trained.best is None else trained.best
-        loss, best = min(((measure(one.average), one) for one in (training.init(network), reached)), key=lambda x: x[0])
-        metadata = AmortizedMetadata(
-            network.architecture,
-            told.model,
-            told.fingerprint,
-            simulations,
-            tuple(told.policies),
-            steps,
-            int(best.passes),
-            loss,
-        )
+        training = HindsightTraining.of(codings, learned, steps, passes)
+        loss, best = _best(key_train, training, network, measure, settings, folder, progress)
+        made = network.architecture, told.model, told.fingerprint, simulations, tuple(told.policies), steps
+        metadata = AmortizedMetadata(*made, int(best.passes), loss)
         source = Amortized(model, best.average)
         source = source if steps is None else source.given(steps)
         if folder is not None:
             source.save(folder / SOURCE, metadata)
     return TrainedHindsight(source, metadata)
+
+
+def _held(folder: Path | None) -> AbstractContextManager[Any]:
+    """The folder, by this process alone; one in which a source was written is refused."""
+    if folder is None:
+        return nullcontext()
+    if (folder / SOURCE).exists():
+        raise FileExistsError(f"{folder / SOURCE} exists; name another folder, or remove it")
+    return exclusive(folder)
+
+
+def _best(
+    key: Array,
+    training: "HindsightTraining",
+    network: HindsightNetwork,
+    measure: Callable[[HindsightNetwork], float],
+    settings: dict[str, Any],
+    folder: Path | None,
+    progress: bool,
+) -> tuple[float, "HindsightState"]:
+    """The least loss that `measure` finds on held-out pairs, and the state that has it. Consumes `key`."""
+    trained = train(
+        key,
+        training.step,
+        training.init(network),
+        TrainerConfig(training.passes, log_every=1, checkpoint_every=1, keep_last=1, best=LOSS, patience=PATIENCE),
+        folder=None if folder is None else folder / RUN,
+        settings=settings,
+        evaluate=lambda _, state: {LOSS: measure(state.average)},
+        resume=folder is not None,
+        progress=progress,
+    )
+    trained.check_finished()
+    # Where nothing was learned that holds, what it began with is better: the linear regression.
+    reached = training.init(network) if trained.best is None else trained.best
+    return min(((measure(one.average), one) for one in (training.init(network), reached)), key=lambda x: x[0])
 
 
 class HindsightState(eqx.Module):

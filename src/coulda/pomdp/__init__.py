@@ -11,7 +11,7 @@ from coulda.pomdp.actions import ActionMechanism, LocationScaleAction
 from coulda.pomdp.actors import Actor, Planner, Policy
 from coulda.pomdp.batching import batched
 from coulda.pomdp.black_box import BlackBoxPOMDP
-from coulda.pomdp.model import POMDP, FinitePOMDP, LinearGaussianPOMDP, TransitionChoices
+from coulda.pomdp.model import POMDP, FinitePOMDP, LinearGaussianPOMDP, Outcomes, TransitionChoices
 from coulda.pomdp.observed import AdditiveNoisePOMDP, ObservedPOMDP
 from coulda.pomdp.rollout import Episode, Trajectory, rollout
 from coulda.pomdp.scenario import LazyNoise, Scenario
@@ -31,6 +31,7 @@ __all__ = [
     "LinearGaussianPOMDP",
     "LocationScaleAction",
     "ObservedPOMDP",
+    "Outcomes",
     "Planner",
     "Policy",
     "Scenario",

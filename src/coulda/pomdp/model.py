@@ -113,6 +113,15 @@ class POMDP(eqx.Module):
         return jnp.zeros((), bool)
 
 
+class Outcomes(NamedTuple):
+    """What a step may lead to, by inverse CDF: the noise of a transition is one uniform number."""
+
+    next_state: Any
+    """The states, `[K, ...]`; some may be equal."""
+    probabilities: Array
+    """`[K]`."""
+
+
 class TransitionChoices(NamedTuple):
     """A transition as one choice among K categories, whose noise all states and actions share."""
 
@@ -183,7 +192,24 @@ class FinitePOMDP(POMDP):
         """A draw of p(U_s | s_t, a_t, s_{t+1})."""
 
 
-class LinearGaussianPOMDP(POMDP):
+class VectorPOMDP(POMDP):
+    """States are vectors, and so is their noise: standard normal, one number for each."""
+
+    initial_mean: eqx.AbstractVar[Array]
+    """m, `[n]`."""
+
+    @property
+    def initial_noise(self) -> Normal:
+        """Standard normal `[n]`."""
+        return Normal(shape=self.initial_mean.shape)
+
+    @property
+    def transition_noise(self) -> Normal:
+        """Standard normal `[n]`."""
+        return Normal(shape=self.initial_mean.shape)
+
+
+class LinearGaussianPOMDP(VectorPOMDP):
     """s_1 = m + L_1 u, s_{t+1} = A s_t + B a_t + L_s u, o_t = C s_t + L_o u, with standard normal u (location-scale).
 
     A subclass says what the reward is. `C = None` is an observed state, o_t = s_t.
@@ -209,22 +235,12 @@ class LinearGaussianPOMDP(POMDP):
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
         """R^m."""
-        return _real_space(self.A.shape[0] if self.C is None else self.C.shape[0])
+        return real_space(self.A.shape[0] if self.C is None else self.C.shape[0])
 
     @property
     def action_space(self) -> gymnasium.spaces.Box:
         """R^k."""
-        return _real_space(self.B.shape[1])
-
-    @property
-    def initial_noise(self) -> Normal:
-        """Standard normal `[n]`."""
-        return Normal(shape=self.initial_mean.shape)
-
-    @property
-    def transition_noise(self) -> Normal:
-        """Standard normal `[n]`."""
-        return Normal(shape=self.initial_mean.shape)
+        return real_space(self.B.shape[1])
 
     @property
     def observation_noise(self) -> NoiseDistribution:
@@ -246,5 +262,6 @@ class LinearGaussianPOMDP(POMDP):
         return self.C @ state + self.observation_scale @ u
 
 
-def _real_space(size: int) -> gymnasium.spaces.Box:
+def real_space(size: int) -> gymnasium.spaces.Box:
+    """R^size."""
     return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)

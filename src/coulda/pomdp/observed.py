@@ -6,12 +6,10 @@ from typing import Any
 import equinox as eqx
 import gymnasium
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from coulda.noise import Normal
 from coulda.pomdp.actions import LocationScaleAction
-from coulda.pomdp.model import POMDP
+from coulda.pomdp.model import POMDP, VectorPOMDP, real_space
 
 
 class ObservedPOMDP(POMDP):
@@ -33,15 +31,13 @@ class ObservedPOMDP(POMDP):
         """A draw of p(U_s | s_t, a_t, s_{t+1})."""
 
 
-class AdditiveNoisePOMDP(ObservedPOMDP):
+class AdditiveNoisePOMDP(ObservedPOMDP, VectorPOMDP):
     """s_1 = m + σ_1 u and s_{t+1} = f(s_t, a_t) + σ u, with standard normal u: a deterministic model, and residuals.
 
     Given a logged transition, σ u is the residual of f: what Abbeel et al. (2006) add to an inaccurate model so that
     it follows a real trajectory exactly. A subclass holds the fields below and writes `predict` and `reward`.
     """
 
-    initial_mean: eqx.AbstractVar[Array]
-    """m, `[n]`."""
     initial_scale: eqx.AbstractVar[Array]
     """σ_1 > 0, `[n]`."""
     transition_scale: eqx.AbstractVar[Array]
@@ -61,22 +57,12 @@ class AdditiveNoisePOMDP(ObservedPOMDP):
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
         """R^n."""
-        return gymnasium.spaces.Box(-np.inf, np.inf, self.initial_mean.shape, np.float32)
+        return real_space(self.initial_mean.shape[0])
 
     @property
     def action_space(self) -> gymnasium.spaces.Box:
         """R^k."""
-        return gymnasium.spaces.Box(-np.inf, np.inf, (self.num_controls,), np.float32)
-
-    @property
-    def initial_noise(self) -> Normal:
-        """Standard normal `[n]`."""
-        return Normal(shape=self.initial_mean.shape)
-
-    @property
-    def transition_noise(self) -> Normal:
-        """Standard normal `[n]`."""
-        return Normal(shape=self.initial_mean.shape)
+        return real_space(self.num_controls)
 
     def initial(self, u: Array) -> Array:
         """The first state, m + σ_1 u."""

@@ -1,4 +1,4 @@
-"""The scenario model p(U | h_t) of PO-Sokoban from privileged pairs, and what it draws in levels it has not seen."""
+"""The scenario model p(U | h_t) of PO-Sokoban, from privileged pairs or from a log, and what it draws in new levels."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -7,19 +7,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
-from coulda.environments.sokoban import Sokoban, count_defects, solve
+from coulda.environments.sokoban import LevelEvidence, Sokoban, count_defects, solve
 from coulda.environments.sokoban.solver import SOLVED
+from coulda.episodes import EpisodeLog
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import Learned
 from coulda.hindsight.source import history_length
-from coulda.learners.scenario_model import ScenarioTraining
+from coulda.learners.scenario_model import LogTraining, ScenarioTraining
 from coulda.policies import UniformPolicy
 from coulda.pomdp import Episode, batched, rollout
 from coulda.recipes.held_out import HeldOut, measured
 from coulda.recipes.running import Running, falling
-from coulda.recipes.sokoban import SokobanWorld, make_sokoban, solvers
+from coulda.recipes.sokoban import SokobanWorld, make_sokoban, solvers, without_levels
 from coulda.trainer import Trained
 
 
@@ -43,7 +45,7 @@ class ScenarioNetwork:
 
 @dataclass(frozen=True)
 class ScenarioRecipe:
-    """How a scenario model is made from privileged pairs (u, h_t)."""
+    """How a scenario model is made, from privileged pairs (u, h_t) or from a log."""
 
     network: ScenarioNetwork = field(default_factory=ScenarioNetwork)
     """The model's architecture."""
@@ -56,15 +58,24 @@ class ScenarioRecipe:
     steps: int | None = None
     """The t of a model for this t alone, as in the paper; by default one model serves every t."""
     expert: bool = False
-    """Also learn from episodes in which the solver acts, as policy search needs."""
+    """Also learn from episodes in which the solver acts, as policy search needs; a log has whoever acted in it."""
     levels: int = 100_000
-    """Different levels to learn from, at most."""
+    """Different levels to learn from, at most; of a log, its episodes."""
 
     def training(self, environment: Sokoban, world: SokobanWorld) -> ScenarioTraining:
         """The ELBO on episodes of the uniform policy, and of the solver if the recipe says so."""
-        optimizer = falling(self.learning_rate, self.updates, int(0.4 * self.updates))
         experts = solvers(world) if self.expert else None
-        return ScenarioTraining(environment, UniformPolicy(5), optimizer, self.batch, self.steps, experts)
+        return ScenarioTraining(environment, UniformPolicy(5), self.optimizer, self.batch, self.steps, experts)
+
+    def training_on(self, log: EpisodeLog, environment: Sokoban) -> LogTraining:
+        """The ELBO on what the episodes of a log reveal; of the environment only its rules are used."""
+        evidence = LevelEvidence(environment.mask_probability, environment.window)
+        return LogTraining(log, environment.horizon, evidence, self.optimizer, self.batch, self.steps)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam at the recipe's rate."""
+        return falling(self.learning_rate, self.updates, int(0.4 * self.updates))
 
 
 SCENARIO_RECIPES = {
@@ -80,8 +91,20 @@ def train_scenarios(
     seed: int, world: SokobanWorld, levels: np.ndarray, recipe: ScenarioRecipe, running: Running
 ) -> Trained:
     """A scenario model, on `levels [n, side, side]` of the pool "scenarios"; `state.network` is the model."""
+    return _train(seed, world, recipe.training(make_sokoban(levels, world), world), recipe, running)
+
+
+def train_scenarios_on(
+    seed: int, world: SokobanWorld, log: EpisodeLog, recipe: ScenarioRecipe, running: Running
+) -> Trained:
+    """A scenario model from logged episodes of a world alone, whose levels nobody sees."""
+    return _train(seed, world, recipe.training_on(log, without_levels(world)), recipe, running)
+
+
+def _train(
+    seed: int, world: SokobanWorld, training: ScenarioTraining | LogTraining, recipe: ScenarioRecipe, running: Running
+) -> Trained:
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
-    training = recipe.training(make_sokoban(levels, world), world)
     steps = jnp.int32(world.horizon + 1 if recipe.steps is None else recipe.steps)
 
     def measure(held_out: HeldOut, key: Array, state: Any) -> dict[str, Array]:
@@ -126,7 +149,7 @@ def _posteriors(environment: Sokoban, network: ConvDRAW, steps: Array, keys: Arr
         scenario = environment.scenario_prior.sample(key_scenario)
         episode: Episode = rollout(environment, UniformPolicy(5), scenario).episode
         noise = network.noise(*scenario.initial.shape).sample(key_elbo)
-        elbo, drawn = network.elbo(scenario.initial, episode, history_length(episode, steps), noise)
+        elbo, drawn = network.elbo(network.certain(scenario.initial), episode, history_length(episode, steps), noise)
         return Posterior(scenario.initial, source.infer(key_infer, episode).initial, elbo, drawn.divergence)
 
     return batched(one, keys)

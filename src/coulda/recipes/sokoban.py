@@ -103,6 +103,11 @@ def make_sokoban(levels: np.ndarray, world: SokobanWorld) -> Sokoban:
     )
 
 
+def without_levels(world: SokobanWorld) -> Sokoban:
+    """The rules of that world, for who knows none of its levels: in the place of them stands one that is all wall."""
+    return make_sokoban(np.full((1, world.side, world.side), tiles.WALL, np.uint8), world)
+
+
 def solvers(world: SokobanWorld) -> Callable[[Scenario], SolverPlanners]:
     """For a batch of scenarios, the exact solver of each level; it has no answer where a level is not one of ours."""
     return partial(solver_planners, num_boxes=world.boxes, max_states=world.max_states)

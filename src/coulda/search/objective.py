@@ -71,7 +71,7 @@ class ReturnWeightedRegression(eqx.Module):
         if not self.temperature > 0:
             raise CouldaError(f"temperature must be positive; got {self.temperature}.")
 
-    def gradient(
+    def ascent(
         self,
         key: Array,
         model: POMDP,
@@ -79,20 +79,22 @@ class ReturnWeightedRegression(eqx.Module):
         planner: Callable[[Array, Scenario], Actor],
         scenarios: Scenario,
         discount: float = 1.0,
-    ) -> tuple[Policy, ReturnWeightedInfo]:
-        """The ascent direction of equation 1 at π = π^k, in scenarios `[S, ...]`. Consumes `key`.
+    ) -> Callable[[Policy, Array], tuple[Policy, ReturnWeightedInfo]]:
+        """The ascent direction of equation 1 in scenarios `[S, ...]`, at any π: trajectories and weights are of π^k.
 
         Args:
-            key: for fresh action noise, and for resampling.
+            key: for fresh action noise. Consumed.
             model: the SCM we believe in.
             policy: π^k.
             planner: λ for one scenario, a function of its place in the batch and of it.
             scenarios: `[S, ...]`.
             discount: γ of the return.
+
+        Returns:
+            (π, uniform noise) -> the direction, on trajectories that are resampled by the noise, and what it tells.
         """
-        key_actions, key_resample = jax.random.split(key)
         count = jax.tree.leaves(scenarios)[0].shape[0]
-        keys = jax.vmap(lambda key: jax.random.split(key, self.num_rollouts))(jax.random.split(key_actions, count))
+        keys = jax.vmap(lambda key: jax.random.split(key, self.num_rollouts))(jax.random.split(key, count))
         numbers = jnp.repeat(jnp.arange(count), self.num_rollouts)
 
         def run(pair: tuple[Array, Array]) -> Episode:
@@ -104,20 +106,23 @@ class ReturnWeightedRegression(eqx.Module):
         # All trajectories under one vmap, which conv-LSTMs like better than rollouts within scenarios.
         flat = batched(run, (keys.reshape(-1), numbers))
         trajectories = jax.tree.map(lambda leaf: leaf.reshape(count, self.num_rollouts, *leaf.shape[1:]), flat)
-        return self.gradient_on(policy, trajectories, jax.random.uniform(key_resample), discount)
+        return self.ascent_on(policy, trajectories, discount)
 
-    def gradient_on(
-        self, policy: Policy, trajectories: Episode, noise: Array, discount: float = 1.0
-    ) -> tuple[Policy, ReturnWeightedInfo]:
-        """The same on given trajectories of λ, `[S, n, ...]`; `noise` is uniform, and used for resampling only."""
+    def ascent_on(
+        self, policy: Policy, trajectories: Episode, discount: float = 1.0
+    ) -> Callable[[Policy, Array], tuple[Policy, ReturnWeightedInfo]]:
+        """The same on given trajectories of λ, `[S, n, ...]`."""
         usable = trajectories.live[:, :, 0].any(1)
         log_weights = self.log_weights(policy, trajectories, discount)
         weights = normalize(log_weights, usable, self.normalization)
-        chosen, share = self._chosen(noise, trajectories, weights)
-        log_likelihood, gradient = sum_over_devices(climb, policy, (chosen, share))
-        return gradient, self._info(
-            trajectories.discounted_return(discount), log_weights, weights, usable, log_likelihood
-        )
+        returns = trajectories.discounted_return(discount)
+
+        def ascend(policy: Policy, noise: Array) -> tuple[Policy, ReturnWeightedInfo]:
+            chosen = self._chosen(noise, trajectories, weights)
+            log_likelihood, gradient = sum_over_devices(climb, policy, chosen)
+            return gradient, self._info(returns, log_weights, weights, usable, log_likelihood)
+
+        return ascend
 
     def log_weights(self, policy: Policy, trajectories: Episode, discount: float = 1.0) -> Array:
         """Log w of trajectories `[S, n, ...]`, before normalization: `[S, n]`."""

@@ -57,7 +57,7 @@ class Logged(eqx.Module):
 class Objective(Protocol):
     """How trajectories improve the policy: `ReturnWeightedRegression` (equation 1) or `ValueGradient` (SVG)."""
 
-    def gradient(
+    def ascent(
         self,
         key: Array,
         model: POMDP,
@@ -65,10 +65,10 @@ class Objective(Protocol):
         planner: Callable[[Array, Scenario], Actor],
         scenarios: Scenario,
         discount: float = 1.0,
-    ) -> tuple[Policy, Any]:
-        """The ascent direction in scenarios `[S, ...]`, and what a person wants to know of it.
+    ) -> Callable[[Policy, Array], tuple[Policy, Any]]:
+        """What is climbed in scenarios `[S, ...]`, planned once for π^k; `planner` is λ for a place and its scenario.
 
-        `planner` is λ for one scenario, a function of its place in the batch and of it.
+        A function of π and of a uniform number: the ascent direction there, and what a person wants to know of it.
         """
         ...
 
@@ -119,6 +119,8 @@ class PolicySearch(eqx.Module):
         num_episodes: N, logged per step; one scenario is inferred from each.
         refresh: μ becomes a copy of π every so many updates ("sometimes").
         discount: γ of the return that is climbed. A planner that looks ahead, such as `MCTS`, has one of its own.
+        steps: steps of the optimizer an update, towards the argmax of equation 1 on one and the same trajectories, each
+            on trajectories resampled anew.
         learn: trains the source online on privileged pairs (u, h); none by default.
         executor: whose `collection_work` collects the episodes; this process by default.
     """
@@ -132,11 +134,12 @@ class PolicySearch(eqx.Module):
     num_episodes: int = eqx.field(static=True, default=16)
     refresh: int = eqx.field(static=True, default=1)
     discount: float = eqx.field(static=True, default=1.0)
+    steps: int = eqx.field(static=True, default=1)
     learn: Learn | None = None
     executor: Executor | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        for name in ("num_episodes", "refresh"):
+        for name in ("num_episodes", "refresh", "steps"):
             if getattr(self, name) < 1:
                 raise CouldaError(f"{name} must be at least 1; got {getattr(self, name)}.")
         check_discount(self.discount)
@@ -217,10 +220,11 @@ class PolicySearch(eqx.Module):
         """
         policy = state.policy
         planner = lambda number, u: self.planner_for(PlanningProblem(policy, u, number, state.episodes))
+        key_plan, key_steps = jax.random.split(key)
         with one_device(self.calls_host):
-            gradient, info = self.objective.gradient(key, self.model, policy, planner, scenarios, self.discount)
-        descent = jax.tree.map(jnp.negative, gradient)
-        improved, optimizer_state = descend(self.optimizer, descent, state.optimizer_state, policy)
+            ascend = self.objective.ascent(key_plan, self.model, policy, planner, scenarios, self.discount)
+            noise = jax.random.uniform(key_steps, (self.steps,))
+            improved, optimizer_state, told = self._climbed(ascend, policy, state.optimizer_state, noise)
         count = jax.tree.leaves(scenarios)[0].shape[0]
         updated = SearchState(
             policy=improved,
@@ -230,7 +234,25 @@ class PolicySearch(eqx.Module):
             updates=state.updates + 1,
             episodes=state.episodes + count,
         )
-        return updated, optax.tree.norm(gradient), info
+        return updated, *told
+
+    def _climbed(
+        self, ascend: Callable[[Policy, Array], tuple[Policy, Any]], policy: Policy, optimizer_state: Any, noise: Array
+    ) -> tuple[Policy, Any, tuple[Array, Any]]:
+        """After a step of the optimizer for each of `noise [steps]`; what is told is told of the first."""
+        arrays, other = eqx.partition(policy, eqx.is_array)
+
+        def step(carry: Any, noise: Array) -> tuple[Any, Any]:
+            policy = eqx.combine(carry[0], other)
+            gradient, info = ascend(policy, noise)
+            descent = jax.tree.map(jnp.negative, gradient)
+            improved, optimizer_state = descend(self.optimizer, descent, carry[1], policy)
+            return (eqx.filter(improved, eqx.is_array), optimizer_state), (optax.tree.norm(gradient), info)
+
+        carry, first = step((arrays, optimizer_state), noise[0])
+        if self.steps > 1:
+            carry, _ = jax.lax.scan(step, carry, noise[1:])
+        return eqx.combine(carry[0], other), carry[1], first
 
     def planner_for(self, problem: PlanningProblem) -> Actor:
         """λ in one scenario."""

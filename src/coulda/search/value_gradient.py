@@ -28,20 +28,23 @@ class ValueGradient(eqx.Module):
     There is no planner: π itself acts.
     """
 
-    def gradient(
+    def ascent(
         self,
         key: Array,  # noqa: ARG002 (all noise is in the scenarios)
         model: POMDP,
-        policy: Policy,
+        policy: Policy,  # noqa: ARG002
         planner: Callable[[Array, Scenario], Actor],  # noqa: ARG002
         scenarios: Scenario,
         discount: float = 1.0,
-    ) -> tuple[Policy, ValueGradientInfo]:
-        """The mean of ∂G/∂θ over scenarios `[S, ...]`."""
+    ) -> Callable[[Policy, Array], tuple[Policy, ValueGradientInfo]]:
+        """π, and noise that is not needed -> the mean of ∂G/∂θ over scenarios `[S, ...]`."""
 
         def mean_return(policy: Policy) -> Array:
             returns = jax.vmap(lambda u: rollout(model, policy, u).episode.discounted_return(discount))(scenarios)
             return jnp.mean(returns)
 
-        value, gradient = eqx.filter_value_and_grad(mean_return)(policy)
-        return gradient, ValueGradientInfo(value)
+        def ascend(policy: Policy, noise: Array) -> tuple[Policy, ValueGradientInfo]:  # noqa: ARG001
+            value, gradient = eqx.filter_value_and_grad(mean_return)(policy)
+            return gradient, ValueGradientInfo(value)
+
+        return ascend

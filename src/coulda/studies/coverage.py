@@ -218,7 +218,10 @@ class Power:
 
 def _shift(believed: TabularPOMDP, source: Exact, key: Array, episode: Episode, index: Array) -> Shift:
     key = jax.random.fold_in(key, index)
-    return shift(believed, source.infer(key, episode), fresh(key, believed), episode)
+    drawn, prior = (
+        jax.tree.map(lambda leaf: leaf[None], one) for one in (source.infer(key, episode), fresh(key, believed))
+    )
+    return shift(believed, drawn, prior, episode, source.steps)
 
 
 WRONG = {"never harms": HOPE, "harms less": MILD}

@@ -72,6 +72,8 @@ class Case(NamedTuple):
     """Which of them is the prior's, the dynamics' and the observations'."""
     source: Callable[[Any], ScenarioSource] = Particles
     """The one that `choose` takes for the model, written down so that it is not tried each time."""
+    enough: int = 100
+    """The least of 100, 200, 400, 800 episodes in which the likelihood ratio finds 99 % of each of the wrong models."""
 
 
 CASES = {
@@ -89,6 +91,7 @@ CASES = {
         {"level": 10.0, "variation": 0.3, "count_error": 1.0},
         {"prior": "level", "dynamics": "variation", "observations": "count_error"},
         lambda model: Particles(model, particles=4000),
+        enough=200,
     ),
     "glucose": Case(
         Glucose,
@@ -96,6 +99,7 @@ CASES = {
         Threshold(90.0, 40.0, 0, 4),
         {"sensitivity": 8.0, "noise": 5.0, "reading_error": 10.0},
         {"prior": "sensitivity", "dynamics": "noise", "observations": "reading_error"},
+        enough=400,
     ),
     "queue": Case(
         Queue,
@@ -104,6 +108,7 @@ CASES = {
         {"spread": 0.5, "noise": 1.0, "count_error": 1.0},
         {"prior": "spread", "dynamics": "noise", "observations": "count_error"},
         Exact,
+        enough=800,
     ),
 }
 MOVED = 0.2
@@ -123,11 +128,11 @@ class HindsightStudy:
     world: str
     """pump, inventory, glucose or queue."""
     logs: int = 200
-    """Logs evaluated with the right model."""
+    """Logs evaluated with the right model, for each size."""
     wrong_logs: int = 20
     """Logs evaluated with each of the wrong ones, for each size."""
-    sizes: tuple[int, ...] = (100, 400)
-    """Episodes per log; the right model is evaluated on logs of the first size."""
+    small: int = 100
+    """Episodes of a small log; the others have as many as can show what is wrong (`Case.enough`)."""
     truth: int = 200_000
     """Episodes from which the policy's true value is measured."""
     seed: int = 0
@@ -153,26 +158,15 @@ class HindsightStudy:
             "standard error of the truth": error,
         }
         wrong = {name: (number, *_wrong(case, number, key_truth, truth)) for name, number in case.wrong.items()}
-        nats: dict[str, float] = {}
-        right: list[dict[str, Any]] = []
-        for size in self.sizes:
-            first = size == self.sizes[0]
-            log = collect(
-                jax.random.fold_in(key_log, size),
-                model,
-                case.behavior,
-                size * (self.logs if first else self.wrong_logs),
-            )
-            if first:
-                right = self._evaluate(key_evaluate, log, size, "right", source, case.target, self.logs)
-                found[f"right model, {size} episodes"] = _summary(right, truth)
+        for size in sorted({self.small, case.enough}, reverse=True):
+            log = collect(jax.random.fold_in(key_log, size), model, case.behavior, size * self.logs)
+            right = self._evaluate(key_evaluate, log, size, "right", source, case.target, self.logs)
+            found[f"right model, {size} episodes"] = _summary(right, truth)
             for name, (number, factor, moved) in wrong.items():
                 other = case.source(case.make(**case.right | {number: factor * case.right[number]}))
                 rows = self._evaluate(key_evaluate, log, size, name, other, case.target, self.wrong_logs)
-                if first:
-                    nats[name] = _gained(right, rows) / size
                 change = {"number": number, "factor": factor, "moves the value by": moved}
-                found[f"wrong {name}, {size} episodes"] = change | _bound(nats[name] * size) | _summary(rows, truth)
+                found[f"wrong {name}, {size} episodes"] = change | _bound(_gained(right, rows)) | _summary(rows, truth)
                 replace_json(self.out / f"{self.world}.json", found)
         return found
 
@@ -235,9 +229,10 @@ def _said(estimates: list[dict[str, Any]], truth: float) -> dict[str, Any]:
 
 
 def _gained(right: list[dict[str, Any]], wrong: list[dict[str, Any]]) -> float:
-    """By how many nats the right model explains a log better, in the mean over the logs that both were asked about."""
-    pairs = zip(right, wrong, strict=False)
-    return float(np.mean([a["log evidence"] - b["log evidence"] for a, b in pairs]))
+    """By how many nats the right model explains a log better, in the mean over the logs that both can explain."""
+    pairs = np.array([[a["log evidence"], b["log evidence"]] for a, b in zip(right, wrong, strict=False)], float)
+    right_better = pairs[np.isfinite(pairs).all(1)] @ np.array([1.0, -1.0])
+    return float(np.mean(right_better))
 
 
 def _bound(nats: float) -> dict[str, float]:

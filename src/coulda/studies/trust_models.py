@@ -15,6 +15,7 @@ from jax import Array
 
 from coulda.noise import Categorical, Normal
 from coulda.pomdp import POMDP, ActionMechanism, Policy
+from coulda.pomdp.model import VectorPOMDP, real_space
 from coulda.pomdp.observed import ObservedPOMDP
 
 
@@ -62,7 +63,7 @@ class Logistic(Policy):
         return jax.nn.one_hot(action, carry.shape[0])
 
 
-class NumberedActions(ObservedPOMDP):
+class NumberedActions(ObservedPOMDP, VectorPOMDP):
     """s_1 = m + σ_1 u, s' = f(s, a) + σ u with numbered actions; over where |s_1| reaches the `limit`."""
 
     initial_mean: Array
@@ -82,22 +83,12 @@ class NumberedActions(ObservedPOMDP):
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
         """R^n."""
-        return gymnasium.spaces.Box(-np.inf, np.inf, self.initial_mean.shape, np.float32)
+        return real_space(self.initial_mean.shape[0])
 
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         """Discrete(A)."""
         return gymnasium.spaces.Discrete(self.num_actions)
-
-    @property
-    def initial_noise(self) -> Normal:
-        """Standard normal `[n]`."""
-        return Normal(shape=self.initial_mean.shape)
-
-    @property
-    def transition_noise(self) -> Normal:
-        """Standard normal `[n]`."""
-        return Normal(shape=self.initial_mean.shape)
 
     def initial(self, u: Array) -> Array:
         """The first state, m + σ_1 u, squeezed into the limit, so that no episode is over before its first step."""
@@ -223,7 +214,7 @@ class Store(POMDP):
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
         """The level."""
-        return gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        return real_space(1)
 
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:

@@ -2,7 +2,8 @@
 
 In the order in which they import each other: `tiles` (the seven categories), `boxoban` and `pool` (levels on
 disk), `generator`, `solver`, `action_table` and `planner` (the expert), `checks`, `noise`, `environment` (`Sokoban`,
-the POMDP), `boards` and `batch` (the fast path), `drawing`, `gym`.
+the POMDP), `slippery` (where chance goes on), `revealed` (what an episode tells of its level), `boards` and `batch`
+(the fast path), `drawing`, `gym`.
 """
 
 from coulda.environments.sokoban.action_table import ActionTable, tabulate
@@ -16,6 +17,8 @@ from coulda.environments.sokoban.gym import POSokobanEnv, POSokobanVectorEnv, re
 from coulda.environments.sokoban.noise import UniformLevels
 from coulda.environments.sokoban.planner import SolverPlanner, SolverPlanners, solver_planners
 from coulda.environments.sokoban.pool import read_pool, write_pool
+from coulda.environments.sokoban.revealed import LevelEvidence, Revealed, revealed
+from coulda.environments.sokoban.slippery import SlipperySokoban
 from coulda.environments.sokoban.solver import SOLVED, UNKNOWN, UNSOLVABLE, Solutions, solve
 
 __all__ = [
@@ -25,9 +28,12 @@ __all__ = [
     "ActionTable",
     "Game",
     "LevelCheck",
+    "LevelEvidence",
     "LevelFileError",
     "POSokobanEnv",
     "POSokobanVectorEnv",
+    "Revealed",
+    "SlipperySokoban",
     "Sokoban",
     "SokobanBatch",
     "Solutions",
@@ -39,6 +45,7 @@ __all__ = [
     "generate",
     "read_levels",
     "read_pool",
+    "revealed",
     "solve",
     "solver_planners",
     "tabulate",
