@@ -35,9 +35,9 @@ ELSEWHERE = {
 SHORTER = {
     "coulda search": "--updates 2 --episodes 8 --no-progress",
     "coulda train --world tiger": "--batch 8 --no-progress",
-    "coulda train --world 8x8": "--updates 1 --batch 2 --levels 64 --evaluate-every 0 --no-progress",
-    "coulda train-policy": "--updates 1 --cloning-updates 1 --batch 2 --levels 64 --evaluate-every 0 --no-progress",
-    "coulda train-scenarios": "--updates 1 --batch 2 --levels 64 --evaluate-every 0 --no-progress",
+    "coulda train --world 8x8": "--updates 1 --batch 2 --levels 64 --evaluate-every 1 --evaluation-episodes 2 --no-progress",
+    "coulda train-policy": "--updates 1 --cloning-updates 1 --batch 2 --levels 64 --evaluate-every 1 --evaluation-episodes 2 --no-progress",
+    "coulda train-scenarios": "--updates 1 --batch 2 --levels 64 --evaluate-every 1 --evaluation-episodes 2 --no-progress",
     "coulda train-hindsight": "--simulations 200 --passes 2 --width 8 --components 2",
     "coulda calibrate": "--episodes 20 --draws 15",
 }
