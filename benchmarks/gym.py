@@ -1,6 +1,8 @@
 """Taped stepping against the plain environment, and rollouts against the number of workers.
 
-Ratios are medians over rounds in which both take turns, so that whoever else works on the machine slows both.
+Ratios are medians over rounds in which both take turns, so that whoever else works on the machine slows both. Workers
+are timed with an environment whose steps wait, as one does that asks another program: how they share the work shows
+then also where others have the cores.
 """
 
 import statistics
@@ -22,7 +24,8 @@ from coulda.pomdp import rollout
 from coulda.studies.gym import shop, worlds
 
 STEPS, ROUNDS = sized((3000, 15), (50, 1))
-EPISODES, WORKERS = sized((256, (0, 1, 2)), (2, (0, 1)))
+EPISODES, WORKERS, WAIT = sized((64, (1, 2, 4), 0.01), (2, (1, 2), 0.001))
+HORIZON = 10
 
 
 def main() -> dict[str, Any]:
@@ -60,17 +63,41 @@ def stepping(make: Callable[[], Any]) -> dict[str, float]:
     return {"plain": first, "taped": second, "ratio": ratio}
 
 
-def workers() -> dict[str, float]:
-    """Seconds of a batch of Acrobot's rollouts, warm, by the number of workers; 0 is this process."""
-    found = {}
-    for count in WORKERS:
-        with GymSimulator(partial(gymnasium.make, "Acrobot-v1"), horizon=100, workers=count) as model:
-            policy = AnyAction.of(model)
-            keys = jax.random.split(jax.random.key(0), EPISODES)
-            run = eqx.filter_jit(lambda keys, m=model, p=policy: jax.vmap(lambda k: _return(m, p, k))(keys))
-            jax.block_until_ready(run(keys))
-            found[str(count)] = min(_seconds(partial(_wait, run, keys), time.perf_counter) for _ in range(5))
-    return found
+class Waiting(gymnasium.Env):
+    """A coin at each step, for which one has to wait."""
+
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict]:
+        """The first coin."""
+        super().reset(seed=seed, options=options)
+        return int(self.np_random.integers(2)), {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        """Another."""
+        time.sleep(WAIT)
+        return int(self.np_random.integers(2)), float(action), False, False, {}
+
+
+def workers() -> dict[str, Any]:
+    """Seconds on the clock of a batch of rollouts, warm, by the number of workers, in turns; how many times faster."""
+    models = [GymSimulator(Waiting, horizon=HORIZON, workers=count) for count in WORKERS]
+    keys, runs = jax.random.split(jax.random.key(0), EPISODES), []
+    for model in models:
+        policy = AnyAction.of(model)
+        run = eqx.filter_jit(lambda keys, m=model, p=policy: jax.vmap(lambda k: _return(m, p, k))(keys))
+        _wait(run, keys)
+        runs.append(run)
+    rounds = [[_seconds(partial(_wait, run, keys), time.perf_counter) for run in runs] for _ in range(3)]
+    for model in models:
+        model.close()
+    times = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    return {
+        "waiting alone, on one worker": EPISODES * HORIZON * WAIT,
+        "seconds": dict(zip(map(str, WORKERS), times, strict=True)),
+        "times faster": {str(count): times[0] / one for count, one in zip(WORKERS, times, strict=True)},
+    }
 
 
 def _return(model: Any, policy: Any, key: Any) -> Any:

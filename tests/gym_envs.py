@@ -58,6 +58,16 @@ class Moody(Shop):
         return super().step(action)
 
 
+class Tipped(Shop):
+    """Two numbers of which only the sum is seen, and days that may go in very many ways."""
+
+    def step(self, action):
+        found = super().step(action)
+        tips = self.np_random.gamma(2.0, 1.0) + self.np_random.beta(2.0, 5.0)
+        order = self.np_random.permutation(5)
+        return found[0], found[1] + tips + 0.1 * order[0], *found[2:]
+
+
 class Own(Shop):
     """Draws from a generator of its own, made in `reset`."""
 

@@ -227,6 +227,8 @@ def test_choosing_says_why(shop):
         choose(cards)
     with pytest.raises(CouldaError, match="number 1 of a reset of Moody is not seen at once but may be remembered"):
         Inverted(GymSimulator(gym_envs.Moody, horizon=DAYS, workers=0))
+    with pytest.raises(CouldaError, match=r"numbers \[2, 3.*\] of a step of Tipped are seen only together"):
+        Inverted(GymSimulator(gym_envs.Tipped, horizon=DAYS, workers=0))
 
 
 @pytest.mark.slow

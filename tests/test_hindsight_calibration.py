@@ -214,6 +214,16 @@ def test_information_is_the_gain_in_energy_score():
     assert abs(nothing.mean()) < 4 * nothing.std() / np.sqrt(len(nothing))  # 6e-5
 
 
+def test_a_few_draws_that_are_far_off_do_not_make_hindsight_perfect():
+    """Of draws with a heavy tail, those next to each other may lie farther apart than from the truth."""
+    rng = np.random.default_rng(2)
+    truth = rng.normal(size=(200, 1))
+    draws = rng.normal(size=(200, 63, 1))
+    draws[0, ::2], draws[1, ::2] = 1e6, -1e6
+    gain, scale = information(truth, draws)
+    assert abs(gain.mean()) / scale < 0.1
+
+
 class Bowl(Plain):
     """A ball on a bent floor, of which one hears how far off it is, and never quite on which side: nonlinear."""
 

@@ -60,4 +60,4 @@ sampled = time.perf_counter() - start
 np.savez(folder / f"sbi-{estimator}.npz", draws=np.stack(draws))
 found = {"seconds of training": trained, "processor seconds of training": worked, "stopped": inference.stopped}
 found["epochs"] = inference.summary["epochs_trained"][-1]
-print(json.dumps(found | {"draws a second": count * len(observations) / sampled}))
+print("\n" + json.dumps(found | {"draws a second": count * len(observations) / sampled}))

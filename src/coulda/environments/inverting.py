@@ -25,6 +25,8 @@ from coulda.errors import CouldaError
 
 MOST_RUNS = 5_000
 """Of one step of one state: with more boxes than these other ways of inference are quicker."""
+MOST_OF_ALL = 20_000
+"""Of one step of all states together, likewise."""
 MOST_STATES = 256
 """In which the environment may be at a step, as far as what was seen tells."""
 SAME = 1e-5
@@ -74,11 +76,14 @@ class Walker:
         self.rows: list[np.ndarray] = []
         self.careful = False
         """Whether numbers that were compared with something are also tried for other uses."""
+        self.runs = 0
+        """Since a step was begun to be explained."""
         self.resets: list[Leaf] | None = None
         """Of the reset, which is the same in each episode."""
 
     def make(self, before: list[np.ndarray], row: np.ndarray, actions: Any) -> tuple[Seen, list[set[float]], list[Any]]:
         """What the last row makes after those before; where draws may be cut, and their scales."""
+        self.runs += 1
         if not before:
             observation, reward, ended = taped_reset(self.env, row, watch=True), 0.0, False
         else:
@@ -152,6 +157,7 @@ def _normalize(layer: list[State]) -> float:
 def _next(walker: Walker, before: list[State] | None, logged: Seen, actions: Any, last: bool) -> list[State]:
     """The states that may follow, with what was logged of them."""
     found: list[tuple[int, list[np.ndarray], Box, bool, float]] = []
+    walker.runs = 0
     for number, state in enumerate(before or [State([], weight=1.0)]):
         for leaf in _leaves(walker, state.rows, actions):
             explained = _explained(walker, state.rows, leaf, logged, actions)
@@ -191,10 +197,11 @@ def _leaves(walker: Walker, before: list[np.ndarray], actions: Any) -> list[Leaf
     while waiting:
         box = waiting.pop()
         runs += 1
-        if runs > MOST_RUNS:
-            raise CouldaError(
-                f"a step of {walker.program.name} has more than {MOST_RUNS} outcomes; infer by another source"
+        if runs > MOST_RUNS or walker.runs > MOST_OF_ALL:
+            many = (
+                f"more than {MOST_RUNS:,} outcomes" if runs > MOST_RUNS else "outcomes that take too long to go through"
             )
+            raise CouldaError(f"a step of {walker.program.name} has {many}; infer by another source")
         seen, cuts, scales = walker.make(before, _row(box, size), actions)
         parts = list(box)
         for k, places in enumerate(cuts):
@@ -208,7 +215,10 @@ def _leaves(walker: Walker, before: list[np.ndarray], actions: Any) -> list[Leaf
                 parts.append((low, high))
         else:
             whole = tuple(parts)
-            found.append(Leaf(whole, seen, _solved(walker, before, whole, seen, scales, cuts, actions), list(scales)))
+            leaf = Leaf(whole, seen, _solved(walker, before, whole, seen, scales, cuts, actions), list(scales))
+            if not found and leaf.solved:
+                _Solving(walker, before, leaf, actions, size).slopes()  # what cannot be solved for is refused at once
+            found.append(leaf)
     if not before:
         walker.resets = found
     return found
@@ -253,7 +263,7 @@ def _explained(
     if not leaf.solved:
         same = _equal(leaf.seen, logged, SAME)
         return (leaf.box, _row(leaf.box, size), mass, leaf.seen.ended) if same else None
-    solution = _newton(walker, before, leaf, logged, actions, size)
+    solution = _newton(_Solving(walker, before, leaf, actions, size), logged)
     if solution is None:
         return None
     numbers, density, seen = solution
@@ -261,43 +271,66 @@ def _explained(
     return box, _row(box, size), mass * density, seen.ended
 
 
-def _newton(
-    walker: Walker, before: list[np.ndarray], leaf: Leaf, logged: Seen, actions: Any, size: int
-) -> tuple[dict[int, float], float, Seen] | None:
-    """Numbers that make the logged observation, and 1 / |∂o/∂u|, the weight of that solution."""
-    scales = [leaf.scales[k] for k in leaf.solved]
-    target = _numbers(logged)
+class _Solving(NamedTuple):
+    """The continuous numbers of a box, to be solved for."""
 
-    def make(place: np.ndarray) -> tuple[np.ndarray, Seen, dict[int, float]]:
-        chosen = {k: _to_number(c, s) for k, c, s in zip(leaf.solved, place, scales, strict=True)}
-        box = tuple((chosen[k], chosen[k]) if k in chosen else part for k, part in enumerate(leaf.box))
-        seen, _, _ = walker.make(before, _row(box, size), actions)
+    walker: Walker
+    before: list[np.ndarray]
+    leaf: Leaf
+    actions: Any
+    size: int
+
+    @property
+    def scales(self) -> list[str | None]:
+        """Of the numbers."""
+        return [self.leaf.scales[k] for k in self.leaf.solved]
+
+    @property
+    def middle(self) -> np.ndarray:
+        """Where to begin."""
+        return np.array([0.5 if s == "uniform" else 0.0 for s in self.scales])
+
+    def at(self, place: np.ndarray) -> tuple[np.ndarray, Seen, dict[int, float]]:
+        """What is made at a place, as numbers and as seen; and the numbers of the tape there."""
+        chosen = {k: _to_number(c, s) for k, c, s in zip(self.leaf.solved, place, self.scales, strict=True)}
+        seen = self.made(chosen)
         return _numbers(seen), seen, chosen
 
-    def slopes(place: np.ndarray) -> np.ndarray:
-        steps = SLOPE * np.eye(len(place))
-        return np.stack([(make(place + step)[0] - make(place - step)[0]) / (2 * SLOPE) for step in steps], 1)
+    def made(self, chosen: dict[int, float]) -> Seen:
+        """What these numbers make, all others in the middle."""
+        box = tuple((chosen[k], chosen[k]) if k in chosen else part for k, part in enumerate(self.leaf.box))
+        return self.walker.make(self.before, _row(box, self.size), self.actions)[0]
 
-    place = np.array([0.5 if s == "uniform" else 0.0 for s in scales])
-    matrix = slopes(place)
-    if np.linalg.matrix_rank(matrix, tol=1e-6 * max(1.0, np.abs(matrix).max())) < len(place):
-        raise CouldaError(
-            f"numbers {list(leaf.solved)} of a {'step' if before else 'reset'} of {walker.program.name} are seen only "
-            "together, so that they cannot be solved for; infer by another source"
-        )
+    def slopes(self, place: np.ndarray | None = None) -> np.ndarray:
+        """∂o/∂u; in the middle it must tell the numbers apart."""
+        at = self.middle if place is None else place
+        steps = SLOPE * np.eye(len(at))
+        found = np.stack([(self.at(at + step)[0] - self.at(at - step)[0]) / (2 * SLOPE) for step in steps], 1)
+        if place is None and np.linalg.matrix_rank(found, tol=1e-6 * max(1.0, np.abs(found).max())) < len(at):
+            raise CouldaError(
+                f"numbers {list(self.leaf.solved)} of a {'step' if self.before else 'reset'} of "
+                f"{self.walker.program.name} are seen only together, so that they cannot be solved for; infer by "
+                "another source"
+            )
+        return found
+
+
+def _newton(solving: _Solving, logged: Seen) -> tuple[dict[int, float], float, Seen] | None:
+    """Numbers that make the logged observation, and 1 / |∂o/∂u|, the weight of that solution."""
+    scales, target = solving.scales, _numbers(logged)
+    place, matrix = solving.middle, solving.slopes()
     for _ in range(ITERATIONS):
-        made, _, _ = make(place)
+        made, _, _ = solving.at(place)
         if _close(made, target, 1e-7):
             break
         place = place + np.linalg.lstsq(matrix, target - made, rcond=None)[0]
         place = np.clip(place, *((0.0, 1.0) if set(scales) == {"uniform"} else (-6.0, 6.0)))
         if not _close(made, target, 1e-2):
-            matrix = slopes(place)
-    made, seen, chosen = make(place)
+            matrix = solving.slopes(place)
+    made, seen, chosen = solving.at(place)
     # Draws of the tape are multiples of 2⁻²³: the nearest of them is the very one, where it was one.
     snapped = {k: round(u / (2 * GRAIN)) * 2 * GRAIN for k, u in chosen.items()}
-    box = tuple((snapped[k], snapped[k]) if k in snapped else part for k, part in enumerate(leaf.box))
-    again, _, _ = walker.make(before, _row(box, size), actions)
+    again = solving.made(snapped)
     if _equal(again, seen, SAME) and np.abs(_numbers(again) - target).max() <= np.abs(made - target).max():
         chosen, seen = snapped, again
     if not _equal(seen, logged, SAME):

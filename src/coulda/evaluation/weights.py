@@ -49,7 +49,8 @@ class Weighted:
     def scaled(self) -> np.ndarray:
         """ρ_{1:t} divided by the largest at each step: ratios do not change with the scale of the weights."""
         top = self.log_cumulative.max(0)
-        return np.exp(self.log_cumulative - np.where(np.isfinite(top), top, 0.0))
+        found = self.log_cumulative - np.where(np.isfinite(top), top, 0.0)
+        return np.exp(found, out=found)
 
     @cached_property
     def returns(self) -> np.ndarray:

@@ -42,6 +42,11 @@ is 0.9, 0.85 and 0.8 times as wide as it should be (`results/evaluation/calibrat
 FEWEST_DRAWS = 10
 """With fewer a rank says little: nine draws and the truth have ten ranks."""
 DISTANCE = "distance to a random point"
+BLURRED = (
+    "Noise and returns are ranked evenly; but draws explain the history less well than the truth does, which shows the "
+    "least blur of an approximation. More simulations or particles help; `Corrected` weighs the draws of a network."
+)
+"""What to say where nothing but log p(h | u) is uneven."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +114,8 @@ class Calibration:
         least = min(quantity.adjusted for quantity in self.quantities)
         found = [f"{self.source}: {self.verdict} ({asked}; least adjusted p = {least:.2g})."]
         found += [f"{one.label}: {one.how} (adjusted p = {one.adjusted:.2g})." for one in self.wrong]
+        if self.informed and self.wrong and all(one.name == LIKELIHOOD for one in self.wrong):
+            found.append(BLURRED)
         known = [one for one in self.quantities if one.skill is not None]
         if joint := [one for one in known if one.name == DISTANCE]:
             share = "; ".join(f"{_percent(one)}{_at(one)}" for one in joint)

@@ -44,8 +44,10 @@ def information(truth: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, float
     """By how much less draws `[n, L, d]` miss the truth `[n, d]` than those of the prior, `[n]`; and these by how much.
 
     A miss is the energy score E|x - u| - ½ E|x - x'| (in one dimension the CRPS), which no forecast makes smaller on
-    average than the posterior. Other episodes' truths are draws of the prior.
+    average than the posterior. Other episodes' truths are draws of the prior; what lies beyond all of them counts as
+    the outermost, lest a few draws that are far off be all that is seen.
     """
+    draws = np.clip(draws, truth.min(0), truth.max(0))
     n, count = len(truth), min(draws.shape[1], len(truth) - 1)
     others = (np.arange(n)[:, None] + 1 + np.arange(count)) % n
     apart = _apart(truth[:, None], truth[others]).mean(1)

@@ -69,9 +69,15 @@ class Host:
 
     def answers(self, observations: Any, states: Any = ()) -> tuple[tuple[np.ndarray, ...], Any]:
         """Probabilities `[n, A]`, or mean and scale `[n, ...]`; and the states after these observations."""
-        count = _rows(observations)
-        parts = [self._called(_slice((observations, states), i)) for i in range(0, max(count, 1), MOST_ROWS)]
+        parts = [self._called(inputs) for inputs in _pieces((observations, states))]
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+    def taken_log_probs(self, observations: Any, actions: np.ndarray) -> np.ndarray:
+        """Log π(a | o) of numbered actions `[n]`, `[n]`, of one without memory; what it says of others is not kept."""
+        parts = [
+            taken_log_probs(self._called((some, ()))[0][0], done) for some, done in _pieces((observations, actions))
+        ]
+        return np.concatenate(parts)
 
     def _called(self, inputs: tuple[Any, Any]) -> tuple[tuple[np.ndarray, ...], Any]:
         answer, states = self._safely(self.ask, *inputs)
@@ -187,7 +193,7 @@ class HostPolicy(Policy):
     def log_densities(self, observations: Any, actions: np.ndarray) -> np.ndarray:
         """Log π(a | o) of actions `[n, ...]`, `[n]`, without JAX; for those without memory."""
         if self.host.discrete:
-            return taken_log_probs(self.probabilities(observations), actions)
+            return self.host.taken_log_probs(observations, actions)
         mean, scale = self.host.answers(observations)[0]
         found = -(((actions - mean) / scale) ** 2) / 2 - np.log(scale) - math.log(2 * math.pi) / 2
         return found.reshape(len(found), -1).sum(1)
@@ -228,8 +234,10 @@ def _rows(observations: Any) -> int:
     return len(jax.tree.leaves(observations)[0])
 
 
-def _slice(tree: Any, start: int) -> Any:
-    return jax.tree.map(lambda x: x[start : start + MOST_ROWS], tree)
+def _pieces(tree: Any) -> list[Any]:
+    """Rows that are asked about in one call; one piece where there are none."""
+    starts = range(0, max(_rows(tree), 1), MOST_ROWS)
+    return [jax.tree.map(lambda x, start=start: x[start : start + MOST_ROWS], tree) for start in starts]
 
 
 def _row(observations: Any, row: int) -> str:

@@ -19,13 +19,12 @@ import msgspec
 import tyro
 from scipy import stats
 
-from coulda.drawing import as_svg
+from coulda.drawing import as_svg, new_figure
 from coulda.episodes import EpisodeLog
 from coulda.errors import CouldaError
 from coulda.evaluation import FittedQ, Method, OnScenarios, compare, model_free
 from coulda.evaluation.drawing import COLORS
 from coulda.evaluation.estimate import VERDICTS, finite
-from coulda.extras import require
 from coulda.hindsight import Prior
 from coulda.progress import bar
 from coulda.storage import replace_file, replace_json
@@ -304,10 +303,9 @@ def _percent(found: dict[str, Any]) -> str:
 
 def draw(found: dict[str, Any]) -> str:
     """The figure of a summary: shares of verdicts, and coverage given trust against the bar, as SVG."""
-    require("matplotlib", extra="plots").use("Agg")
-    plt = require("matplotlib.pyplot", extra="plots")
     rows = found["estimators"]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 1.2 + 0.33 * len(rows)), sharey=True, layout="constrained")
+    figure = new_figure(9, 1.2 + 0.33 * len(rows))
+    left, right = figure.subplots(1, 2, sharey=True)
     for place, row in enumerate(rows.values()):
         start = 0.0
         for verdict in VERDICTS:
@@ -325,9 +323,7 @@ def draw(found: dict[str, Any]) -> str:
     right.set(xlabel="95 % intervals that hold the truth, given trust", xlim=(0.5, 1.01))
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
     left.invert_yaxis()
-    text = as_svg(figure)
-    plt.close(figure)
-    return text
+    return as_svg(figure)
 
 
 if __name__ == "__main__":
