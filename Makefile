@@ -9,7 +9,7 @@ COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-in
 RUFF_PATHS := src tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow docs pictures worlds results bench faults release lock clean
+.PHONY: help demo test test-slow docs pictures screenshots worlds studies results bench faults release lock clean
 
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -30,12 +30,21 @@ test-slow: $(INSTALLED)  ## run the slow tests only
 docs: $(INSTALLED)       ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
 
-pictures: $(INSTALLED)   ## draw Alice's model, Figure 1 and the walks through the source: docs/_static
+pictures: $(INSTALLED)   ## draw Alice's model, Figure 1, a calibration, an episode and the walks: docs/_static
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/walks.py
 
+screenshots: $(INSTALLED) demo  ## the demo's report as a browser shows it (needs chromium): docs/_static
+	$(BIN)/python docs/screenshots.py report/index.html
+
 worlds: $(INSTALLED)     ## evaluate in four worlds with something hidden, and draw docs/_static/world_*.svg
 	$(BIN)/python docs/worlds.py
+
+studies: $(INSTALLED)    ## every figure of results/ that the pages show, from scratch: days
+	for world in 7x7 8x8 10x10; do $(BIN)/coulda reproduce all --preset desktop --world $$world; done
+	for study in sepsis sepsis_control explanations impala pump; do $(BIN)/python -m coulda.studies.$$study; done
+	$(BIN)/python -m coulda.studies.trust --generator B --worlds 300 --seed 3
+	$(BIN)/python -m benchmarks.scaling
 
 results: $(INSTALLED)    ## write docs/results.md anew, from results/*.json
 	$(BIN)/python docs/make_results.py

@@ -26,6 +26,16 @@ def blocks(page) -> str:
     return "\n".join(lines)
 
 
+def write_files(page, folder) -> bool:
+    """Write the files that a page shows, blocks that begin with a comment such as `# my.py`; whether there are any."""
+    files: dict[str, str] = {}
+    for name, block in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page.read_text(), re.M | re.S):
+        files[name] = files.get(name, "") + block
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return bool(files)
+
+
 WITH_CODE = [page for page in PAGES if "_build" not in page.parts and blocks(page).strip()]
 
 
@@ -68,6 +78,7 @@ def test_page_runs(page, tmp_path, monkeypatch):
     if page in NEEDS:
         pytest.importorskip(NEEDS[page])
     monkeypatch.chdir(tmp_path)
+    write_files(page, tmp_path)
     # Readers do not work in our strict mode.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         exec(compile(blocks(page), str(page), "exec"), {"__name__": "__main__"})
@@ -130,3 +141,32 @@ def test_a_world_is_evaluated_and_drawn(tmp_path):
         found = load_page("worlds").make("queue", tmp_path / "queue.svg", episodes=8, truth=8)
     assert set(found["wrong model"]["balance"]) == {"MB-PE", "CF-PE", "on-policy"}
     assert (tmp_path / "queue.svg").read_text().startswith("<?xml")
+
+
+MAKES = {
+    "docs/_static/alice": "pictures",
+    "docs/_static/calibration": "pictures",
+    "docs/_static/figure_1": "pictures",
+    "docs/_static/walk_": "pictures",
+    "docs/sokoban_episode": "pictures",
+    "docs/_static/explorer": "screenshots",
+    "docs/_static/report_": "screenshots",
+    "docs/_static/world_": "worlds",
+    "results/": "studies",
+}
+"""How pictures' names begin, and the command of the Makefile that makes them."""
+
+
+def test_every_picture_is_made_by_a_command():
+    pictures = {
+        (page.parent / name).resolve().relative_to(ROOT).as_posix()
+        for page in PAGES
+        if "_build" not in page.parts
+        for name in re.findall(r"[\w./-]+\.(?:svg|png)(?=[\s)\"])", page.read_text())
+        if "/" in name or (page.parent / name).exists()
+    }
+    assert len(pictures) > 15
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    for picture in pictures:
+        assert (ROOT / picture).exists(), picture
+        assert next(make for start, make in MAKES.items() if picture.startswith(start)) in targets, picture

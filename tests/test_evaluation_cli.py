@@ -15,6 +15,7 @@ from coulda.evaluation import OnScenarios, compare, model_free
 from coulda.hindsight import Exact
 from coulda.naming import load
 from coulda.pomdp import POMDP, Policy
+from coulda.recipes.evaluation import EvaluationRecipe
 from coulda.report import load_report, tabulate
 from tests.conftest import ROOT
 from tests.triage import BEHAVIOR, TARGET, triage
@@ -85,6 +86,26 @@ def test_executors_need_a_model_and_an_address_needs_ray(folder: Path):
         tyro.cli(Evaluate, args=[*arguments, "--executor", "processes"]).run()
     with pytest.raises(CouldaError, match="add --executor ray"):
         tyro.cli(Evaluate, args=[*arguments, "--model", f"{folder / 'world.py'}:model", "--address", "auto"]).run()
+
+
+def test_what_is_wrong_is_said_before_a_model_is_fitted(folder: Path, capsys):
+    """Each with a sentence, and nothing fitted: neither said, nor in the program's memory."""
+    wrong = {
+        "nobody": {"policy": [f"{folder}/world.py:nobody"]},
+        "to be held against": {"policy": [f"{folder}/world.py:TARGET"], "rival": f"{folder}/world.py:model"},
+        "add --model": {"policy": [f"{folder}/world.py:TARGET"], "executor": "processes"},
+    }
+    for sentence, options in wrong.items():
+        with pytest.raises(CouldaError, match=sentence):
+            Evaluate(folder / "log", **options).run()
+        assert "fitted" not in capsys.readouterr().out
+
+
+def test_policies_of_one_name_are_both_in_the_table(folder: Path):
+    (folder / "other.py").write_text(WORLD)
+    names = tuple(f"{folder}/{file}.py:TARGET" for file in ("world", "other"))
+    both = EvaluationRecipe(str(folder / "log"), (*names, names[0], f"{folder}/world.py:BEHAVIOR"))
+    assert list(both.named_policies) == [*names, "BEHAVIOR"]
 
 
 def test_objects_are_loaded_by_name(folder: Path):

@@ -256,6 +256,7 @@ def test_last_rewards_are_learned_where_last_observations_are_not_logged():
     told = judged(jax.tree.map(lambda x: x[0], members), model, rows)
     assert np.isfinite(np.asarray(told.noise)[:, -1]).all()
     assert np.isnan(np.asarray(told.noise)[:, :-1]).all()
+    assert np.isfinite(np.asarray(members.log_scale)).all()
 
 
 def test_a_log_is_known_again_by_its_episodes():

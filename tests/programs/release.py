@@ -69,7 +69,7 @@ def newcomer(python: Path) -> None:
 def tested(python: Path) -> None:
     """A part of the tests that goes through all rooms below evaluation."""
     files = [ROOT / "tests" / f"{name}.py" for name in TESTS]
-    run(python, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *files)
+    run(python, "-m", "pytest", "--rootdir", ROOT, *files)
 
 
 def alone(python: Path, extra: str) -> None:

@@ -102,6 +102,8 @@ class Evaluate:
         told: tuple[str, ...] = (understood(self.log, recipe.episodes),)
         console.print(*told, highlight=False, soft_wrap=True, markup=False)
         _ = recipe.named_policies  # before a model is fitted: a wrong name should cost nothing
+        if self._elsewhere:
+            _ = recipe.spec
         recipe, about_fit = self._fitted(recipe, console)
         told = (*told, *about_fit)
         total = None if recipe.on_scenarios is None else len(recipe.episodes)
@@ -158,9 +160,13 @@ class Evaluate:
             self.seed,
         )
 
+    @property
+    def _elsewhere(self) -> bool:
+        return self.executor != "in-process" or self.address is not None
+
     def _open(self, recipe: EvaluationRecipe) -> AbstractContextManager[Executor | None]:
         """Who works elsewhere; None where this process does."""
-        if self.executor == "in-process" and self.address is None:
+        if not self._elsewhere:
             return nullcontext()
         return open_executor(self.executor, recipe.spec, self.workers, self.address)
 

@@ -1,11 +1,11 @@
 """`TapedGenerator`: NumPy's `Generator`, every draw of which is a function of numbers on a tape.
 
-| drawn by                                   | uniform numbers of the tape                                     |
-|--------------------------------------------|-----------------------------------------------------------------|
-| `random`, `uniform`, `integers`, `choice`  | one a value, by the inverse CDF                                 |
-| `normal`, `exponential`, `gamma`, `poisson`, `binomial` and most others | the same                           |
-| `permutation`, `shuffle`, `choice` without replacement | one an element, which they are sorted by            |
-| the rest (`multinomial`, `dirichlet`, …)   | one a call, which seeds a generator of NumPy's for it           |
+| drawn by                                                 | uniform numbers of the tape                           |
+|----------------------------------------------------------|-------------------------------------------------------|
+| `random`, `uniform`, `integers`, `choice`                | one a value, by the inverse CDF                       |
+| `normal`, `gamma`, `poisson`, `binomial` and most others | the same                                              |
+| `permutation`, `shuffle`, `choice` without replacement   | one an element, which they are sorted by              |
+| the rest (`multinomial`, `dirichlet`, …)                 | one a call, which seeds a generator of NumPy's for it |
 
 The inverse CDF is the named reparameterization: it is monotone, so that a little more noise is a little more demand.
 """

@@ -196,7 +196,7 @@ def _vectors(
     noise, gain = _unseen(found, names)
     verdict = [judging.likelihood(gain, noise.episode)] if np.isfinite(noise.noise).any() else []
     verdict += [*judging.transforms(noise), *judging.independence(rng, noise), *memory(rng, noise, model.size)]
-    verdict += [_open_loop(found, log), *judging.own_policy(key_own, model, log)]
+    verdict += [*_open_loop(found, log), *judging.own_policy(key_own, model, log)]
     if isinstance(model.action_space, spaces.Discrete):
         taken = np.bincount(found.steps.action, minlength=int(model.action_space.n))
         verdict += only_action(taken, log)
@@ -218,6 +218,8 @@ def _unseen(found: NeuralResult, names: tuple[str, ...]) -> tuple[judging.Noise,
     kept = places >= 0
     order = np.argsort(places[kept])
     loss, noise, left, other = (np.asarray(x, float)[kept][order] for x in (own.loss, own.noise, own.left, linear.loss))
+    # Where what followed was not logged, the noise of the reward has that of the change in it.
+    noise, left = (np.where(steps.followed[:, None], x, np.nan) for x in (noise, left))
     spread = np.sqrt(np.nansum(left**2, 0) / np.maximum(np.isfinite(left).sum(0), 1)).clip(max=1.0)
     chance = np.exp(-loss[:, -1])  # of what happened
     end = np.where(steps.judged & bool(model.ends), np.where(steps.ended, 1 - chance, chance - 1), np.nan)
@@ -226,7 +228,7 @@ def _unseen(found: NeuralResult, names: tuple[str, ...]) -> tuple[judging.Noise,
     return judged, (other - loss).sum(1)
 
 
-def _open_loop(found: NeuralResult, log: EpisodeLog) -> Diagnostic:
+def _open_loop(found: NeuralResult, log: EpisodeLog) -> tuple[Diagnostic, ...]:
     model = found.model
     sample = log[:OPEN_LOOP_EPISODES]
     linear = eqx.tree_at(lambda m: m.members, model, found.baseline)
@@ -237,7 +239,7 @@ def _open_loop(found: NeuralResult, log: EpisodeLog) -> Diagnostic:
 
     squares = lambda apart, step: (apart[reached >= step, step] ** 2).mean(1)
     errors = {step: (squares(own, step), squares(other, step)) for step in far if (reached >= step).any()}
-    return judging.open_loop(errors)
+    return (judging.open_loop(errors),) if errors else ()
 
 
 @eqx.filter_jit
@@ -265,6 +267,8 @@ def _on_log(found: NeuralResult) -> float:
     steps, model = found.steps, found.model
     chosen = np.linspace(0, len(steps.reward) - 1, min(len(steps.reward), 4096)).astype(int)
     chosen = chosen[steps.followed[chosen]]
+    if not chosen.size:
+        return 0.0
     start = int(model.action_space.start) if isinstance(model.action_space, spaces.Discrete) else 0
     state, following = (jnp.asarray(x[chosen], jnp.float32) for x in (steps.state, steps.following))
     action = jnp.asarray(steps.action[chosen] + start if start else steps.action[chosen])

@@ -90,7 +90,7 @@ def regressed(model: FittedVectors, rows: Rows, key: Array) -> tuple[Member, Arr
         linear = jnp.concatenate([jnp.pad(state.T, ((0, 0), (0, size))), paid.T])
         left = jnp.concatenate([likely, rows.reward[:, None]], 1) - features @ linear.T
         counts = jnp.where(_of_values(known, size), weight[:, None], 0.0)
-        return linear, jnp.sqrt(jnp.sum(counts * left**2, 0) / jnp.sum(counts, 0)), left
+        return linear, jnp.sqrt(jnp.sum(counts * left**2, 0) / jnp.maximum(jnp.sum(counts, 0), 1.0)), left
 
     found = [solve(jnp.where(rows.fold != k, 1.0, 0.0)) for k in range(model.num_members)]
     linear, left = (jnp.stack([each[i] for each in found]) for i in (0, 1))

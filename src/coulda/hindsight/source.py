@@ -1,10 +1,10 @@
 """`ScenarioSource`: where the scenarios come from, the one argument in which the paper's methods differ.
 
-| source              | p(U | …)            | evaluation | search   |
-|---------------------|---------------------|------------|----------|
-| `Prior(model)`      | nothing             | MB-PE      | MB-PS    |
-| any, `.given(1)`    | h_1: the first observation | —   | GPS-like |
-| any, `.given(t)`    | h_t                 | CF-PE      | CF-GPS   |
+| source           | p(U | …)                   | evaluation | search   |
+|------------------|----------------------------|------------|----------|
+| `Prior(model)`   | nothing                    | MB-PE      | MB-PS    |
+| any, `.given(1)` | h_1: the first observation | —          | GPS-like |
+| any, `.given(t)` | h_t                        | CF-PE      | CF-GPS   |
 
 A source of your own is a subclass with `infer`; `evaluate` and `search` ask nothing else of it.
 """

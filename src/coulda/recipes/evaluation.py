@@ -62,6 +62,10 @@ class EvaluationRecipe:
     seed: int = 0
     """The seed of that fit."""
 
+    def __post_init__(self):
+        if self.rival is not None and self.model is None:
+            raise CouldaError(f"--rival {self.rival} needs a --model to be held against")
+
     @cached_property
     def episodes(self) -> Log:
         """The log, opened."""
@@ -69,8 +73,12 @@ class EvaluationRecipe:
 
     @cached_property
     def named_policies(self) -> dict[str, Policy]:
-        """The policies, loaded."""
-        return {_short(name): self._policy(name) for name in self.policies}
+        """The policies, loaded; those whose last parts are the same are called by all of their names."""
+        short = [_short(name) for name in dict.fromkeys(self.policies)]
+        return {
+            name if short.count(_short(name)) > 1 else _short(name): self._policy(name)
+            for name in dict.fromkeys(self.policies)
+        }
 
     def _policy(self, name: str) -> Policy:
         if name.startswith(COLUMN):
@@ -127,10 +135,10 @@ class EvaluationRecipe:
         """Which model explains the log better, where two are named. Consumes `key`."""
         if self.rival is None:
             return None
-        if self.on_scenarios is None or self.model is None:
-            raise CouldaError(f"--rival {self.rival} needs a --model to be held against")
         other = self.against
         assert other is not None
+        assert self.on_scenarios is not None
+        assert self.model is not None
         names = [name.rpartition(":")[2] for name in (self.model, self.rival)]
         if names[0] == names[1]:
             names = [self.model, self.rival]

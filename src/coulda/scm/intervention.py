@@ -2,11 +2,11 @@
 
 The grammar of what a node may be given:
 
-| written                              | meaning                                                              |
-|--------------------------------------|----------------------------------------------------------------------|
-| `do(H=2.0)`                          | atomic: H is this value                                              |
-| `do(H=Mechanism(("X", "Z"), f))`     | mechanism change: new function, new parents, the same noise U_H      |
-| `do(H=Normal(2.0, 0.1))`             | stochastic: H is a fresh draw, whatever its parents and its old noise |
+| written                          | meaning                                                               |
+|----------------------------------|-----------------------------------------------------------------------|
+| `do(H=2.0)`                      | atomic: H is this value                                               |
+| `do(H=Mechanism(("X", "Z"), f))` | mechanism change: new function, new parents, the same noise U_H       |
+| `do(H=Normal(2.0, 0.1))`         | stochastic: H is a fresh draw, whatever its parents and its old noise |
 """
 
 from collections.abc import Mapping
