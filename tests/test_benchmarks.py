@@ -19,6 +19,7 @@ MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__ma
 BESIDES = {
     "harness": "what they share",
     "readme": "writes README.md",
+    "scope_worlds": "scope-rl's worlds, for scope_rl",
     "faults": "`make faults`",
     "scaling": "a simulation, run by its own name",
     "sepsis_agreement": "a comparison of numbers, run by its own name",

@@ -167,6 +167,7 @@ class HindsightStudy:
                 rows = self._evaluate(key_evaluate, log, size, name, other, case.target, self.wrong_logs)
                 change = {"number": number, "factor": factor, "moves the value by": moved}
                 found[f"wrong {name}, {size} episodes"] = change | _bound(_gained(right, rows)) | _summary(rows, truth)
+                self.out.mkdir(parents=True, exist_ok=True)
                 replace_json(self.out / f"{self.world}.json", found)
         return found
 
