@@ -32,12 +32,13 @@ ELSEWHERE = {
 }
 """Commands that are not run here, and why."""
 
+TINY = "--batch 2 --levels 64 --evaluate-every 1 --evaluation-episodes 2 --no-progress"
 SHORTER = {
     "coulda search": "--updates 2 --episodes 8 --no-progress",
     "coulda train --world tiger": "--batch 8 --no-progress",
-    "coulda train --world 8x8": "--updates 1 --batch 2 --levels 64 --evaluate-every 1 --evaluation-episodes 2 --no-progress",
-    "coulda train-policy": "--updates 1 --cloning-updates 1 --batch 2 --levels 64 --evaluate-every 1 --evaluation-episodes 2 --no-progress",
-    "coulda train-scenarios": "--updates 1 --batch 2 --levels 64 --evaluate-every 1 --evaluation-episodes 2 --no-progress",
+    "coulda train --world 8x8": f"--updates 1 {TINY}",
+    "coulda train-policy": f"--updates 1 --cloning-updates 1 {TINY}",
+    "coulda train-scenarios": f"--updates 1 {TINY}",
     "coulda train-hindsight": "--simulations 200 --passes 2 --width 8 --components 2",
     "coulda calibrate": "--episodes 20 --draws 15",
 }
