@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -70,7 +69,7 @@ def missing(name: str) -> str | None:
     away = [peer for peer in peers if not (ROOT / ".cache" / "peers" / peer / ".ok").exists()]
     if away:
         return f"the peers {away} are not installed; `python -m benchmarks {name}` does so"
-    if name == "amortized" and not Path(importlib.import_module("benchmarks.sbibm").DATA[0]).exists():
+    if name == "amortized" and not importlib.import_module("benchmarks.sbibm").has_data("two_moons"):
         return "the data of the simulation-based inference benchmark are not here"
     return None
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.sbibm import DATA, GaussianLinear, TwoMoons, observed, reference
+from benchmarks.sbibm import GaussianLinear, TwoMoons, has_data, observed, reference
 from coulda.environments import HostSimulator, Queue
 from coulda.errors import CouldaError
 from coulda.hindsight import Amortized, Corrected, Exact, calibrate, choose, simulate_pairs, train_hindsight
@@ -399,7 +399,7 @@ def apart(a, b):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA.exists(), reason="needs the reference posteriors in ../shared/data/sbibm")
+@pytest.mark.skipif(not has_data("two_moons"), reason="needs the reference posteriors in ../shared/data/sbibm")
 def test_two_moons_are_two_and_bent():
     source = Amortized.train(KEY, TwoMoons(), simulations=10_000, steps=1, progress=False)
     x, expected = observed("two_moons")[:3], reference("two_moons")[:3]
