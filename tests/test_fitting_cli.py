@@ -58,7 +58,10 @@ def test_without_a_model_one_is_fitted_unless_it_shall_not_be(folder: Path, caps
     assert "one was fitted to the log: a table with Gumbel-max" in shown
     assert "CF-PE" in shown
     run(Evaluate, folder / "log.csv", *policy, "--no-fit")
-    assert "MB-PE" not in capsys.readouterr().out
+    said, _, rows = capsys.readouterr().out.partition("expected return")
+    assert "there is no MB-PE and no CF-PE in the table" in " ".join(said.split())
+    assert "WIS" in rows
+    assert "MB-PE" not in rows
 
 
 def test_what_does_not_fit_together_is_refused(folder: Path, capsys):
