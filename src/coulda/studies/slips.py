@@ -56,7 +56,7 @@ class Study(eqx.Module):
 
     def actor(self, scenario: Scenario, share: Array) -> ExpertMixture:
         """The solver of the scenario's level, asked so often."""
-        number = jnp.argmax(jnp.all(self.levels == scenario.initial, axis=(1, 2)))
+        number = jnp.argmax(jnp.all(self.levels == scenario.initial[None], axis=(1, 2)))
         return ExpertMixture(self.planners(number), UniformPolicy(5), share)
 
     @property
