@@ -7,6 +7,8 @@ INSTALLED := .venv/.installed
 DEMO_INSTALLED := .venv/.installed-demo
 COMPILE := uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --quiet
 RUFF_PATHS := src tests benchmarks docs
+# Where the surroundings forbid bytecode, each of many processes would compile 1,400 modules of others anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow docs pictures screenshots worlds studies results bench faults release lock clean

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.c2st import scores
 from benchmarks.harness import ROOT, TINY, run_peer, sized
 from benchmarks.sbibm import PUBLISHED, TASKS, has_data, observed, reference
 from coulda.hindsight import train_hindsight
@@ -58,16 +59,10 @@ def measure(task: str, count: int) -> dict[str, Any]:
     if task in BESIDE:
         peer = lambda: run_peer("sbi", "sbi_npe.py", task, str(folder), ESTIMATOR, str(DRAWS), LIMIT)
         found[f"sbi-{ESTIMATOR}"] = _kept(folder / "sbi.json", peer)
-    scores = {
-        name: _kept(
-            folder / f"{name}-c2st.json",
-            lambda name=name: run_peer("sbi", "c2st.py", *(str(folder / one) for one in _compared(name))),
-        )["c2st"]
-        for name in found
-    }
+    accuracies = {name: scores(*(folder / one for one in _compared(name))) for name in found}
     return {
-        "C2ST": {name: round(float(np.mean(values)), 4) for name, values in scores.items()},
-        "C2ST of each observation": scores,
+        "C2ST": {name: round(float(np.mean(values)), 4) for name, values in accuracies.items()},
+        "C2ST of each observation": accuracies,
         "published C2ST of NPE": PUBLISHED[task].get(count),
         **found,
     }

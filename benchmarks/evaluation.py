@@ -129,7 +129,7 @@ def scope_rl(log: EpisodeLog, target: np.ndarray) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.npz"
         np.savez(path, steps=padded.reward.shape[1], **arrays)
-        return run_peer("scope_rl", "scope_rl_importance.py", str(path))
+        return run_peer("scope_rl", "scope_rl_estimators.py", str(path))
 
 
 def main() -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Models fitted to logs of scope-rl's own worlds against scope-rl's own importance sampling, in one run.
+"""Models fitted to logs of scope-rl's own worlds against scope-rl's own estimators, in one run.
 
 BasicGym with discrete and with continuous actions, and RTBGym; 10,000 logged episodes, the truth of 100,000 each; three
 seeds of logs, policies and fits. Episodes are made by scope-rl's formulas with its own numbers, many at once, which is
 checked on what it made itself (`scope_worlds`). Policies are as its tutorials have them: values that were learned from
 random episodes, greedy and mixed with the uniform, and the uniform by itself; Gaussian ones that were found by random
-search. scope-rl's fitted Q needs policies of d3rlpy, and is not run.
+search.
 `SEEDS=1` in the environment runs that seed alone.
 """
 
@@ -31,7 +31,8 @@ from coulda.fitting import NeuralFit, fit
 from coulda.noise import Categorical, Normal
 from coulda.pomdp import Policy
 
-EPISODES, TRUTH = sized((10_000, 100_000), (60, 1_000))
+EPISODES, TRUTH, UPDATES = sized((10_000, 100_000, 10_000), (60, 1_000, 20))
+"""Logged; of the truth; and of scope-rl's fitted Q, as it has them by default."""
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "0 1 2").split()]
 BARS = {"basic-discrete": 0.02, "rtb": 0.05, "basic-continuous": 0.03}
 GREEDY = 100.0
@@ -73,6 +74,8 @@ class Asked:
     policy: Policy
     choose: Choose
     told: Callable[[np.ndarray], dict[str, np.ndarray]]
+    numbers: dict[str, np.ndarray]
+    """For scope-rl's fitted Q, which asks for actions in states of its own choice."""
 
 
 def asked(world: World, rng: np.random.Generator) -> tuple[Choose, dict[str, Asked]]:
@@ -91,13 +94,15 @@ def asked(world: World, rng: np.random.Generator) -> tuple[Choose, dict[str, Ask
 def _mixture(weights: np.ndarray, sharpness: float, epsilon: float) -> Asked:
     told = lambda state: {"evaluation_policy_action_dist": probabilities(weights, sharpness, epsilon, state)}
     policy = Mixture(jnp.asarray(weights, jnp.float32), sharpness, epsilon)
-    return Asked(policy, discrete(weights, sharpness, epsilon), told)
+    numbers = {"weights": weights, "settings": np.array([sharpness, epsilon])}
+    return Asked(policy, discrete(weights, sharpness, epsilon), told, numbers)
 
 
 def _gaussian(rng: np.random.Generator, weights: np.ndarray, deviation: float) -> Asked:
     choose = gaussian(weights, deviation)
     told = lambda state: {"evaluation_policy_action": choose(state, rng)[0]}
-    return Asked(Around(jnp.asarray(weights, jnp.float32), deviation), choose, told)
+    numbers = {"weights": weights, "settings": np.array([deviation])}
+    return Asked(Around(jnp.asarray(weights, jnp.float32), deviation), choose, told, numbers)
 
 
 def main() -> dict[str, Any]:
@@ -153,17 +158,16 @@ def _error(value: float, truth: float) -> float:
 
 
 def _theirs(path: Path, world: World, logged: tuple[Any, ...], of: Asked) -> dict[str, float]:
-    """All of scope-rl's importance sampling."""
+    """All of scope-rl's importance sampling, and what rests on its fitted Q."""
     state, action, reward, chance = logged
-    flat = action.reshape(-1, *action.shape[2:])
-    told = of.told(state.reshape(-1, state.shape[2]))
-    arrays = told | {"steps": np.asarray(world.horizon), "action": flat, "reward": reward.ravel()}
-    script = "scope_rl_importance.py"
+    flat, seen = action.reshape(-1, *action.shape[2:]), state.reshape(-1, state.shape[2])
+    arrays = of.told(seen) | of.numbers | {"steps": np.asarray(world.horizon), "state": seen}
     if action.ndim == 3:
         # Its densities are of the dimensions of an action, and are multiplied.
-        script, chance = "scope_rl_continuous.py", np.repeat(chance.reshape(-1, 1) ** (1 / 3), 3, 1)
-    np.savez(path, **(arrays | {"pscore": chance.reshape(flat.shape)}))  # pyright: ignore[reportArgumentType]
-    return run_peer("scope_rl", script, str(path))["values"]
+        chance = np.repeat(chance.reshape(-1, 1) ** (1 / 3), 3, 1)
+    arrays |= {"action": flat, "reward": reward.ravel(), "pscore": chance.reshape(flat.shape)}
+    np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
+    return run_peer("scope_rl", "scope_rl_estimators.py", str(path), str(UPDATES))["values"]
 
 
 def _log(state: np.ndarray, action: np.ndarray, reward: np.ndarray, chance: np.ndarray) -> EpisodeLog:

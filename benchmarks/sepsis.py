@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from benchmarks.harness import child, sized
-from benchmarks.published_sepsis import episodes_per_second
+from benchmarks.published_sepsis import seconds_per_episode
 from coulda.environments import Sepsis
 from coulda.hindsight import Exact
 from coulda.planners import TabularPlanner, policy_iteration
@@ -111,9 +111,7 @@ def measure(logged: int = sized(100_000, 1_000)) -> dict[str, Any]:
     first_call = time.perf_counter() - start
     as_published()
     whole, small = _warm(all_policies), _warm(as_published)
-    published_start = time.process_time()
-    published = {"wall": 1 / episodes_per_second(episodes=TIMED)}
-    published["cpu"] = (time.process_time() - published_start) / TIMED
+    published = seconds_per_episode(episodes=TIMED)
     return {
         "devices": jax.local_device_count(),
         "load_average": os.getloadavg()[0],
@@ -124,10 +122,18 @@ def measure(logged: int = sized(100_000, 1_000)) -> dict[str, Any]:
         "counterfactual_episodes_per_second": logged * len(targets) / whole["wall"],
         "counterfactual_episodes_per_cpu_second": logged * len(targets) / whole["cpu"],
         "seconds_for_1000_episodes_x_5": small["wall"],
-        "published_algorithm_seconds_for_1000_episodes_x_5": 5000 * published["wall"],
-        "ratio": 5000 * published["wall"] / small["wall"],
-        "ratio_of_cpu_seconds": 5000 * published["cpu"] / small["cpu"],
+        "published": {name: _ratios(one, small) for name, one in published.items()},
         "peak_megabytes": {str(n): peak_megabytes(n) for n in STREAMED},
+    }
+
+
+def _ratios(published: dict[str, float], ours: dict[str, float]) -> dict[str, float]:
+    """Of 5,000 trajectories, had they all been drawn: those that were timed took as long each."""
+    whole = {name: 5000 * published[name] for name in ("wall", "cpu")}
+    return {
+        "seconds_for_1000_episodes_x_5": whole["wall"],
+        "ratio": whole["wall"] / ours["wall"],
+        "ratio_of_cpu_seconds": whole["cpu"] / ours["cpu"],
     }
 
 

@@ -26,6 +26,7 @@ BESIDES = {
     "published_sepsis": "a peer's arithmetic in our own code",
     "published_explanations": "a peer's arithmetic in our own code",
     "sbibm": "tasks",
+    "c2st": "the score of draws, for amortized",
     "__init__": "the package",
 }
 

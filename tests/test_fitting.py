@@ -47,7 +47,8 @@ def numbered(
     """A log of episodes (observations, actions, rewards)."""
     observation, action, reward = (np.concatenate([np.asarray(e[i]) for e in episodes]) for i in range(3))
     lengths = np.array([len(e[1]) for e in episodes])
-    schema = Schema(gymnasium.spaces.Discrete(seen), gymnasium.spaces.Discrete(actions))
+    last = flags.get("last_observation", "logged")
+    schema = Schema(gymnasium.spaces.Discrete(seen), gymnasium.spaces.Discrete(actions), last_observation=last)
     terminated = flags.get("terminated", np.ones(len(episodes), bool))
     return checked_log(schema, observation, action, reward.astype(np.float32), lengths, np.asarray(terminated))
 
@@ -473,6 +474,7 @@ def test_fitted_networks_come_back_from_the_disk(tmp_path, fitted_vectors):
 
 
 ONE_EACH = [([0, 1], [0], [0.0])] * 3
+UNTOLD = numbered([([s, s], [a], [1.0]) for s in (0, 1) for a in (0, 1)], last_observation="repeated")
 CUT = [([0, 1], [0], [0.0]), ([0, 1, 2], [0, 0], [0.0] * 2), ([0, 1, 0, 1], [0] * 3, [0.0] * 3)]
 
 
@@ -481,6 +483,7 @@ CUT = [([0, 1], [0], [0.0]), ([0, 1, 2], [0, 0], [0.0] * 2), ([0, 1, 0, 1], [0] 
     [
         (numbered(ONE_EACH), TabularFit("gumbel_max"), "of which 1 are different, and 5 folds"),
         (numbered(ONE_EACH, seen=40), TabularFit("gumbel_max"), "40 observations in 3 steps"),
+        (UNTOLD, TabularFit("gumbel_max", folds=2), "all 4 episodes have one step"),
         (numbered(ONE_EACH), NeuralFit("additive"), "needs observations that are vectors"),
         (vectors(8, 2), TabularFit("gumbel_max"), "NeuralFit"),
         (vectors(8, 2), NeuralFit("triangular", order=(0, 0), folds=2), "each of the 2 dimensions"),
@@ -504,6 +507,13 @@ def test_names_are_needed():
         TabularFit("additive")
     assert isinstance(recipe_for(vectors(8, 2))[0], NeuralFit)
     assert isinstance(recipe_for(numbered(ONE_EACH))[0], TabularFit)
+
+
+def test_a_measured_number_is_told_how_to_be_a_vector():
+    box = gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
+    log = checked_log(Schema(box, box), np.zeros(2, np.float32), np.zeros(1, np.float32), [0.0], [1], [True])
+    with pytest.raises(CouldaError, match="call its column observation_0"):
+        recipe_for(log)
 
 
 def test_an_observation_that_is_no_number_is_named():

@@ -31,6 +31,7 @@ def quick(key: Array) -> Array:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_WRITTEN_OUT)
 
 
+@jax.jit  # so that it is traced and lowered once for each shape, and not for each draw
 def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds, of uint32 counters."""
     keys = key[0], key[1], key[0] ^ key[1] ^ PARITY

@@ -380,11 +380,11 @@ class Independent(NoiseDistribution):
 
     def _each(self, key: Array, draw: Callable[[NoiseDistribution, Array], Noise]) -> Noise:
         """What is drawn of every component with a key of its name's own."""
-
-        def named(path, part):
-            return draw(part, jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode())))
-
-        return jax.tree_util.tree_map_with_path(named, self.components, is_leaf=_is_distribution)
+        paths, structure = jax.tree_util.tree_flatten_with_path(self.components, is_leaf=_is_distribution)
+        names = np.array([zlib.crc32(jax.tree_util.keystr(path).encode()) for path, _ in paths], np.uint32)
+        # All at once, since every hash that is written out is compiled.
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, names)
+        return jax.tree.unflatten(structure, [draw(part, keys[i]) for i, (_, part) in enumerate(paths)])
 
     def log_prob(self, value: Noise) -> Array:
         """Sum over components."""

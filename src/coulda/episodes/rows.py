@@ -168,7 +168,9 @@ def _check_steps(step: np.ndarray, rows: Rows, columns: Columns) -> None:
     for at in np.flatnonzero(step != expected)[:1]:
         twice = step[at] < expected[at]
         number = int(step[at] if twice else expected[at])
-        what = "is there twice" if twice else f"is missing; the next one is {step[at]}"
+        what = f"is missing; the next one is {step[at]}: number steps without a gap, or drop the episode"
+        if twice:
+            what = "is there twice: drop the copy, or name the two episodes differently"
         rows.refuse_at(int(at), f"step {number} {what}", columns.step, number)
 
 

@@ -48,6 +48,8 @@ def distribution_of(
         asked: which of them.
         precision: the level, and the kind of the intervals.
     """
+    if not asked.beyond_the_mean:
+        return {}
     draws = returns.reshape(len(returns), -1)
     order = np.argsort(draws, axis=None)
     values = draws.ravel()[order]

@@ -78,7 +78,7 @@ class DoublyRobust(SinglePolicyMethod):
             found,
             ratios.terms,
             float(effective_sample_size(weighted.relative)),
-            diagnostics=weight_diagnostics(weighted)
+            diagnostics=reading.once(("weights", policy), lambda: weight_diagnostics(weighted))
             + _corrected(checks, rests)
             + spread_diagnostic(ratios.terms)
             + about_log,

@@ -256,7 +256,8 @@ class SinglePolicyMethod(Method):
         return {policy: [self._of(own, reading, policy, run.precision)] for policy in reading.policies}
 
     def _of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
-        for episode, step in np.argwhere(np.isnan(reading.taken[policy]))[:1]:
+        unknown = reading.once(("unknown", policy), lambda: np.argwhere(np.isnan(reading.taken[policy]))[:1])
+        for episode, step in unknown:
             said = (
                 f"The policy's probabilities are NaN at step {step} of episode {episode}. Return finite logits there."
             )

@@ -66,7 +66,8 @@ class ImportanceSampling(SinglePolicyMethod):
             return refused
         weights = total_weights(weighted, self.kind, self.cap)
         ratios = statistics(weighted, self.kind, self.cap)
-        diagnostics = weight_diagnostics(weighted) + spread_diagnostic(ratios.terms)
+        diagnostics = reading.once(("weights", policy), lambda: weight_diagnostics(weighted))
+        diagnostics += spread_diagnostic(ratios.terms)
         diagnostics += propensity_diagnostic(reading) + log_diagnostics(reading)
         if self.kind == "capped":
             diagnostics = (cap_diagnostic(weights, weighted.total), *diagnostics)
@@ -114,8 +115,7 @@ def total_weights(weighted: Weighted, kind: Kind, cap: float | None = None) -> n
 
 def unusable_weights(name: str, weighted: Weighted, reading: Reading) -> Estimate | None:
     """The estimate that cannot be made, where no episode has any weight, or one has more than a number can hold."""
-    last = weighted.log_cumulative[:, -1]
-    if np.isneginf(last).all():
+    if np.isneginf(weighted.log_total).all():
         return no_support(name, reading)
     for episode in weighted.too_large[:1]:
         said = (

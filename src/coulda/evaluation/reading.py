@@ -175,9 +175,9 @@ def read(
     (flat, told), (said, seen) = _joined(columns), _joined(answers)
     live = np.arange(log.max_length) < flat["lengths"][:, None]
     told |= {name: columns_of(name, one, log, flat["lengths"], flat["terminated"]) for name, one in logged.items()}
-    observed = padding(flat["lengths"] + 1, log.max_length + 1) if told else None
+    observed = padding(flat["lengths"] + 1, log.max_length + 1) if told and chosen else None
     for name, (taken, every) in told.items():
-        said[name] = _spread(taken, live), None if every is None or not chosen else every[observed]
+        said[name] = _spread(taken, live), None if every is None or observed is None else every[observed]
     if possible is not None:
         numbers = _Numbers(log.schema, flat, live)
         timeless = {name: say for name, say in says.items() if name not in walked}

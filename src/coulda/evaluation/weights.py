@@ -29,16 +29,22 @@ class Weighted:
         with np.errstate(over="ignore"):
             return np.exp(self.log_cumulative)
 
-    @property
+    @cached_property
+    def log_total(self) -> np.ndarray:
+        """Log ρ of whole episodes, `[N]`, in one piece: every row of a table goes over it."""
+        return np.ascontiguousarray(self.log_cumulative[:, -1])
+
+    @cached_property
     def total(self) -> np.ndarray:
-        """ρ of whole episodes, `[N]`."""
-        return self.cumulative[:, -1]
+        """ρ of whole episodes, `[N]`; infinite where it is more than a number can hold."""
+        with np.errstate(over="ignore"):
+            return np.exp(self.log_total)
 
     @cached_property
     def relative(self) -> np.ndarray:
         """ρ of whole episodes divided by the largest, `[N]`: it survives where all are below what a number can hold."""
-        last = self.log_cumulative[:, -1]
-        return np.exp(last - last.max()) if np.isfinite(last.max()) else np.zeros(len(last))
+        last, top = self.log_total, self.log_total.max()
+        return np.exp(last - top) if np.isfinite(top) else np.zeros(len(last))
 
     @cached_property
     def too_large(self) -> np.ndarray:

@@ -86,7 +86,10 @@ def recipe_for(log: EpisodeLog | StoredLog) -> tuple[Recipe, str]:
         return TabularFit("gumbel_max"), "a table with Gumbel-max, since observations and actions are numbered"
     if isinstance(seen, spaces.Box) and len(seen.shape) == 1 and isinstance(done, spaces.Discrete | spaces.Box):
         return NeuralFit("location_scale"), "networks with location-scale noise, since observations are vectors"
-    raise CouldaError(f"no recipe fits observations in {seen} and actions in {done}; numbers or vectors are needed.")
+    fix = "numbers or vectors are needed."
+    if isinstance(seen, spaces.Box) and not seen.shape:
+        fix = "a measured number is a vector of one: call its column observation_0, or name several columns."
+    raise CouldaError(f"no recipe fits observations in {seen} and actions in {done}; {fix}")
 
 
 def _table(key: Array, log: EpisodeLog, recipe: TabularFit) -> Fitted:
@@ -181,6 +184,12 @@ def _tried(counts: Counts, pairs: float, log: EpisodeLog) -> tuple[str, ...]:
     told.append("What follows is certain in every pair." if certain else "What follows is up to chance.")
     if counts.varies:
         told.append("Rewards vary where states and action are the same; the model pays their means.")
+    paid = np.asarray(log.reward, float)[np.cumsum(log.lengths) - 1]
+    if log.schema.last_observation == "repeated" and paid.any():
+        told.append(
+            f"Last steps pay {paid.mean():.3g} of the {log.episode_returns.mean():.3g} that an episode returns; at the "
+            "horizon a table takes them to pay what earlier ones in the same place do. Log what was seen after them."
+        )
     if counts.twins:
         told.append("Episodes end by chance: the same observation may be the last or not.")
     return tuple(told)

@@ -150,6 +150,11 @@ def _counted(log: EpisodeLog, n: int, actions: int, first_action: int) -> Counts
     over = ended | (last & ~judged & told & (stops & ~goes_on)[following])
     arrived = np.where(over, following + (n if twins else 0) if told else states - 2, following)
     known = ~last | told | ended
+    if not known.any():
+        raise CouldaError(
+            f"all {len(log)} episodes have one step, and what was seen after it was not logged: a table learns nothing "
+            "of it. Add a row with the observation after each last action, or evaluate without a model."
+        )
     place = np.stack([log.action - first_action, state, arrived], 1)[known]
     different, which, number = np.unique(place, axis=0, return_inverse=True, return_counts=True)
     reward = np.asarray(log.reward, float)[known]

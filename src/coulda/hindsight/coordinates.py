@@ -49,7 +49,9 @@ class Coordinates(eqx.Module):
     def sample(self, key: Array) -> Position:
         """A draw of the prior. Consumes `key`."""
         parts = self.parts
-        return [_sample(part, one) for part, one in zip(parts, jax.random.split(key, max(len(parts), 1)), strict=False)]
+        # A split is compiled, and one part needs none.
+        keys = jax.random.split(key, len(parts)) if len(parts) > 1 else [key]
+        return [_sample(part, one) for part, one in zip(parts, keys, strict=False)]
 
     def times(self, count: int) -> "Coordinates":
         """Of so many independent draws, `[count, ...]`."""

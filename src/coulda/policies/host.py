@@ -25,7 +25,7 @@ from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import Policy
 from coulda.pomdp.batching import host_call
 
-MOST_ROWS = 2**12
+MOST_ROWS = 2**13
 """Observations in one call. More are no faster, and a network's activations for all steps of a log fill the memory."""
 TOLERANCE = 1e-3
 """How far from 1 probabilities may sum, which are normalized then: half precision is not exact."""

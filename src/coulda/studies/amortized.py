@@ -1,4 +1,4 @@
-"""The queue desk and the inventory with trained hindsight: `python -m coulda.studies.amortized queue`.
+"""The queue desk and the inventory with trained hindsight: `python -m coulda.studies.amortized --world queue`.
 
 A network is trained by nothing but simulation, and asked whether it is calibrated. Then another policy is evaluated on
 200 logs: how often the interval of CF-PE holds its true value, and how wide it is beside those of MB-PE and importance

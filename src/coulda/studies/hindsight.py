@@ -24,6 +24,7 @@ from scipy import stats
 from coulda.environments import Glucose, Inventory, Pump, Queue
 from coulda.episodes import EpisodeLog, collect
 from coulda.evaluation import Estimate, OnScenarios, compare
+from coulda.evaluation.intervals import student
 from coulda.hindsight import Exact, Particles, ScenarioSource
 from coulda.noise import Categorical, Normal
 from coulda.pomdp import POMDP, Policy, batched, rollout
@@ -141,6 +142,10 @@ class HindsightStudy:
     """The folder of the numbers."""
     cache: Path = Path(".cache/hindsight")
     """The folder of single logs' answers, from which a run that was stopped goes on."""
+    part: int = 0
+    """Which part of the logs is evaluated here, from 0; others may be at the same time, with the same cache."""
+    parts: int = 1
+    """Into how many parts. The numbers are written by a run with one, which finds what the others did."""
 
     def run(self) -> dict[str, Any]:
         """Measure, write and return the numbers."""
@@ -161,10 +166,13 @@ class HindsightStudy:
         for size in sorted({self.small, case.enough}, reverse=True):
             log = collect(jax.random.fold_in(key_log, size), model, case.behavior, size * self.logs)
             right = self._evaluate(key_evaluate, log, size, "right", source, case.target, self.logs)
-            found[f"right model, {size} episodes"] = _summary(right, truth)
+            if self.parts == 1:
+                found[f"right model, {size} episodes"] = _summary(right, truth)
             for name, (number, factor, moved) in wrong.items():
                 other = case.source(case.make(**case.right | {number: factor * case.right[number]}))
                 rows = self._evaluate(key_evaluate, log, size, name, other, case.target, self.wrong_logs)
+                if self.parts > 1:
+                    continue
                 change = {"number": number, "factor": factor, "moves the value by": moved}
                 found[f"wrong {name}, {size} episodes"] = change | _bound(_gained(right, rows)) | _summary(rows, truth)
                 self.out.mkdir(parents=True, exist_ok=True)
@@ -177,18 +185,21 @@ class HindsightStudy:
         """What is said of each of so many logs: by method, and the log evidence. What was done before is read."""
         path = self.cache / f"{self.world}-{size}-{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+        done = {row["log"]: row for row in lines}
         model: POMDP = source.model  # pyright: ignore[reportAttributeAccessIssue]
-        with path.open("a") as file, bar(f"{self.world}, {size} episodes, {name}", count) as advance:
-            for i in range(count):
-                if i >= len(done):
+        mine = range(self.part, count, self.parts)
+        with path.open("a") as file, bar(f"{self.world}, {size} episodes, {name}", len(mine)) as advance:
+            for i in mine:
+                if i not in done:
                     start, one = time.process_time(), log[i * size : (i + 1) * size]
                     table = compare(jax.random.fold_in(key, i), one, {"target": target}, [OnScenarios(model, source)])
-                    done.append(_plain(table.estimates["target"]) | {"seconds": time.process_time() - start})
-                    file.write(json.dumps(done[-1]) + "\n")
+                    seconds = time.process_time() - start
+                    done[i] = {"log": i, "seconds": seconds} | _plain(table.estimates["target"])
+                    file.write(json.dumps(done[i]) + "\n")
                     file.flush()
                 advance(1)
-        return done[:count]
+        return [done[i] for i in mine]
 
 
 def _plain(estimates: dict[str, Estimate]) -> dict[str, Any]:
@@ -196,9 +207,11 @@ def _plain(estimates: dict[str, Estimate]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, e in estimates.items():
         assert e.interval is not None
+        drawn = student(e.terms, e.interval.level)
         found["MB-PE" if name == "MB-PE" else "CF-PE"] = {
             "value": e.value,
             "interval": [e.interval.low, e.interval.high],
+            "of the draws": [drawn.low, drawn.high],
             "verdict": e.verdict,
             "reasons": [d.name for d in e.diagnostics if d.verdict != "trust"],
         }
@@ -212,13 +225,18 @@ def _summary(rows: list[dict[str, Any]], truth: float) -> dict[str, Any]:
 
 
 def _said(estimates: list[dict[str, Any]], truth: float) -> dict[str, Any]:
-    """How often the interval held the truth, its width, and the verdicts; and why, most often."""
-    limits = np.array([one["interval"] for one in estimates])
-    held = (limits[:, 0] <= truth) & (truth <= limits[:, 1])
+    """How often the interval held the truth, its width, and the verdicts; and why, most often.
+
+    An interval holds the error of the logged mean too (`as_known_by`); the spread of an estimate's own terms, which a
+    right model needs alone, is held against the truth beside it.
+    """
+    limits, drawn = (np.array([one[name] for one in estimates]) for name in ("interval", "of the draws"))
+    held, held_by_draws = ((low <= truth) & (truth <= high) for low, high in (limits.T, drawn.T))
     trusted = np.array([one["verdict"] == "trust" for one in estimates])
     reasons = Counter(reason for one in estimates for reason in one["reasons"])
     return {
         "coverage": float(held.mean()),
+        "coverage without the error of the logged mean": float(held_by_draws.mean()),
         "mean": float(np.mean([one["value"] for one in estimates])),
         "width": float(np.mean(limits[:, 1] - limits[:, 0])),
         "trusted": float(trusted.mean()),
