@@ -1,5 +1,7 @@
 """Small reports of three kinds of models: PO-Sokoban, sepsis and a hidden linear-Gaussian state."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,15 +111,8 @@ def sokoban_explorer(model: Sokoban, num_episodes: int = 12, steps: int = 1, num
 def triage_table():
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 1000)
     policies = {"treat when ill": TARGET, "as logged": BEHAVIOR}
-    return tabulate(
-        compare(
-            jax.random.key(1),
-            log,
-            policies,
-            [*model_free(log), OnScenarios(triage(), Exact(triage()))],
-            truth={"treat when ill": 0.3},
-        )
-    )
+    methods = [*model_free(log), OnScenarios(triage(), Exact(triage()))]
+    return tabulate(replace(compare(jax.random.key(1), log, policies, methods), truth={"treat when ill": 0.3}))
 
 
 def sokoban_report(title: str = "Sokoban in hindsight") -> Report:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -43,13 +44,8 @@ def explorer(world) -> Explorer:
 def comparison():
     log = collect(jax.random.key(0), triage(), BEHAVIOR, 1000)  # as in tests of evaluation: they share programs
     policies = {"treat": TARGET, "as logged": BEHAVIOR}
-    return compare(
-        jax.random.key(1),
-        log,
-        policies,
-        [*model_free(log), OnScenarios(triage(), Exact(triage()))],
-        truth={"treat": 0.3},
-    )
+    methods = [*model_free(log), OnScenarios(triage(), Exact(triage()))]
+    return replace(compare(jax.random.key(1), log, policies, methods), truth={"treat": 0.3})
 
 
 def decoded(text: str, shape: tuple[int, ...]) -> np.ndarray:

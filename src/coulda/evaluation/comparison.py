@@ -37,7 +37,6 @@ def compare(
     *,
     precision: Precision | None = None,
     returns: Returns | None = None,
-    truth: Mapping[str, float] | None = None,
     executor: Executor | None = None,
     advance: Advance | None = None,
 ) -> Comparison:
@@ -53,7 +52,6 @@ def compare(
         methods: such as `[*model_free(log), OnScenarios(model, Exact(model))]`; those that need no model by default.
         precision: the level and the kind of the intervals, and the scenarios per episode.
         returns: what is asked of them, such as `Returns(discount=0.99)`; undiscounted by default.
-        truth: E[G] of each policy, where it is known; where it is not, what `OnPolicy` finds.
         executor: who runs policies on scenarios, batch by batch of the log. Its work is `OnScenarios.work` of the same
             log, policies, precision and returns, and is refused where it is not.
         advance: told how many episodes more are done, where scenarios are drawn for them, which takes long.
@@ -70,8 +68,8 @@ def compare(
                 estimates[name] |= {estimate.method: estimate for estimate in found}
     estimates = ByName({name: ByName(told_apart(rows)) for name, rows in estimates.items()})
     known = {name: rows["on-policy"].value for name, rows in estimates.items() if "on-policy" in rows}
-    known = {name: value for name, value in known.items() if value is not None}
-    return Comparison(estimates, reading.returns, known | dict(truth or {}), reading.asked)
+    truth = {name: value for name, value in known.items() if value is not None}
+    return Comparison(estimates, reading.returns, truth, reading.asked)
 
 
 def _followed(advance: Advance | None, log: Log, counted: bool) -> AbstractContextManager[Advance]:
