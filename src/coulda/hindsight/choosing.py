@@ -136,7 +136,7 @@ def _nothing(model: POMDP, refusals: list[str], last: str) -> str:
     told = "; ".join(refusal.rstrip(".") for refusal in [*refusals, *([last] if last else [])])
     return (
         f"no source infers the scenarios of {type(model).__name__}: {told}. Or train one, which needs no density: "
-        "`coulda train-hindsight --model … --out DIR`, then `--scenarios DIR`; in Python, Amortized.train(key, model)."
+        "`coulda train-hindsight --model … --out DIR`, then `--scenarios DIR`; in Python, Amortized.train(key, model)"
     )
 
 
