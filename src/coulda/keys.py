@@ -63,7 +63,7 @@ def _batch(arrays: tuple[Array, ...], axes: tuple[int | None, ...]) -> tuple[lis
 _threefry_p = Primitive("threefry, written out")
 _threefry_p.multiple_results = True
 _threefry_p.def_impl(jax.jit(_rounds))
-_threefry_p.def_abstract_eval(lambda first, second, counter: (counter, counter))
+_threefry_p.def_abstract_eval(lambda *arrays: arrays[:2])
 batching.primitive_batchers[_threefry_p] = _batch
 mlir.register_lowering(_threefry_p, mlir.lower_fun(_rounds))
 
