@@ -27,6 +27,7 @@ from coulda.executors import InProcess
 from coulda.hindsight import Exact, Prior
 from coulda.policies import UniformPolicy
 from coulda.pomdp import rollout
+from coulda.pomdp.rollout import run_actions
 from tests.test_evaluation_simulation import endless
 from tests.triage import BEHAVIOR, INITIAL, REWARD, TARGET, TREAT, WAIT, Stubborn, exact_value, triage
 
@@ -287,7 +288,8 @@ def test_where_observation_noise_is_fresh_what_was_logged_must_be_possible():
     scenario, other = map(jax.jit(model.scenario_prior.sample), jax.random.split(jax.random.key(0)))
     episode = jax.jit(lambda u: rollout(model, UniformPolicy(3), u).episode)(scenario)
     masked = eqx.tree_at(lambda s: s.observation, scenario, other.observation)
-    agreed = eqx.filter_jit(lambda u, exactly: replay(model, u, episode, jnp.int32(9), exactly=exactly))
+    made = lambda u: run_actions(model, u, episode.action)
+    agreed = eqx.filter_jit(lambda u, exactly: replay(model, made(u), episode, jnp.int32(9), exactly=exactly))
     assert agreed(scenario, True).agrees == agreed(scenario, True).steps
     assert agreed(masked, False).agrees == agreed(masked, False).steps  # the same states, seen with other noise
     assert agreed(masked, True).agrees < agreed(masked, True).steps

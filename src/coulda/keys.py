@@ -5,12 +5,15 @@ out, all twenty are one pass that the compiler fuses with what is made of the bi
 """
 
 import math
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
+from jax.extend.core import Primitive
 from jax.extend.random import define_prng_impl, threefry_prng_impl
+from jax.interpreters import batching, mlir
 
 __all__ = ["quick"]
 
@@ -31,22 +34,47 @@ def quick(key: Array) -> Array:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_WRITTEN_OUT)
 
 
-@jax.jit  # so that it is traced and lowered once for each shape, and not for each draw
-def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds, of uint32 counters."""
-    keys = key[0], key[1], key[0] ^ key[1] ^ PARITY
-    x, y = high + keys[0], low + keys[1]
+def _rounds(first: Array, second: Array, counter: Array) -> tuple[Array, Array]:
+    """Threefry-2x32 with 20 rounds, of uint32 counters and both halves of their keys, all of one shape."""
+    number = cache(lambda value: lax.full_like(counter, value))
+    keys = first, second, lax.bitwise_xor(lax.bitwise_xor(first, second), number(PARITY))
+    x, y = first, lax.add(counter, second)  # the upper half of the counter is nil
     for i in range(ROUNDS // 4):
         for rotation in ROTATIONS[i % 2]:
-            x = x + y
-            y = x ^ ((y << np.uint32(rotation)) | (y >> np.uint32(32 - rotation)))
-        x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + np.uint32(i + 1)
+            x = lax.add(x, y)
+            up, down = lax.shift_left(y, number(rotation)), lax.shift_right_logical(y, number(32 - rotation))
+            y = lax.bitwise_xor(x, lax.bitwise_or(up, down))
+        x, y = lax.add(x, keys[(i + 1) % 3]), lax.add(lax.add(y, keys[(i + 2) % 3]), number(i + 1))
     return x, y
 
 
+def _batch(arrays: tuple[Array, ...], axes: tuple[int | None, ...]) -> tuple[list[Array], tuple[int, int]]:
+    """Of a batch: the same rounds, of larger arrays."""
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    whole = [
+        lax.broadcast(x, (size,)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arrays, axes, strict=True)
+    ]
+    return _threefry_p.bind(*whole), (0, 0)
+
+
+# An operation of its own, so that its rounds are written out once, for all of a batch. A function would be batched one
+# operation after another, and once more for each axis of the keys.
+_threefry_p = Primitive("threefry, written out")
+_threefry_p.multiple_results = True
+_threefry_p.def_impl(jax.jit(_rounds))
+_threefry_p.def_abstract_eval(lambda *arrays: arrays[:2])
+batching.primitive_batchers[_threefry_p] = _batch
+mlir.register_lowering(_threefry_p, mlir.lower_fun(_rounds))
+
+
+def _threefry(key: Array, counter: Array) -> tuple[Array, Array]:
+    first, second = (lax.full_like(counter, half) for half in (key[0], key[1]))
+    return _threefry_p.bind(first, second, counter)
+
+
 def _counted(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    counter = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    return _threefry(key, jnp.zeros_like(counter), counter)
+    return _threefry(key, lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
 
 
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
@@ -61,8 +89,7 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _fold_in(key: Array, data: int) -> Array:
-    number = jnp.asarray(data, jnp.uint32)
-    return _whole(jnp.stack(_threefry(key, jnp.zeros_like(number), number)))
+    return _whole(jnp.stack(_threefry(key, jnp.asarray(data, jnp.uint32))))
 
 
 def _whole(key: Array) -> Array:

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import jax
 import tyro
@@ -18,14 +18,16 @@ from coulda.errors import CouldaError
 from coulda.evaluation import Comparison, Precision, Returns
 from coulda.evaluation.drawing import draw_errors
 from coulda.executors import Executor
-from coulda.fitting import Fitted, recipe_for
 from coulda.hindsight import Prior
 from coulda.policies.logged import COLUMN
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
-from coulda.report import Explorer, Report, describe, explore, provenance, save_report, summarize, tabulate
-from coulda.report.page import check_place
 from coulda.storage import replace_json
+
+# What few tables need, fits and reports, is imported where it is used: a first table is waited for.
+if TYPE_CHECKING:
+    from coulda.fitting import Fitted
+    from coulda.report import Explorer
 
 STYLES = {"trust": "green", "caution": "yellow", "do not trust": "red"}
 
@@ -95,6 +97,8 @@ class Evaluate:
                 "there is no policy to evaluate; add --policy file.py:name, or column:x of the log's table"
             )
         if self.out is not None:
+            from coulda.report.page import check_place
+
             self.out.mkdir(parents=True, exist_ok=True)  # before the work: a wrong path should cost nothing
             check_place(self.out)
         recipe, key, console = self.recipe(), jax.random.key(self.seed), Screen()
@@ -170,7 +174,9 @@ class Evaluate:
             return nullcontext()
         return open_executor(self.executor, recipe.spec, self.workers, self.address)
 
-    def _explorer(self, recipe: EvaluationRecipe) -> Explorer | None:
+    def _explorer(self, recipe: EvaluationRecipe) -> "Explorer | None":
+        from coulda.report import explore
+
         found = recipe.on_scenarios
         if found is None or isinstance(found.choice.source, Prior):
             return None
@@ -183,10 +189,12 @@ class Evaluate:
         self,
         out: Path,
         comparison: Comparison,
-        explorer: Explorer | None,
+        explorer: "Explorer | None",
         told: tuple[str, ...],
-        fitted: Fitted | None,
+        fitted: "Fitted | None",
     ) -> None:
+        from coulda.report import Report, describe, provenance, save_report, summarize, tabulate
+
         replace_json(out / "table.json", comparison.plain())
         comparison.plot().save(out / "estimates.png")
         if comparison.truth and fitted is None and self.model is not None:
@@ -210,6 +218,8 @@ WITHOUT_MODEL = "there is no MB-PE and no CF-PE in the table."
 
 def _fit(recipe: EvaluationRecipe) -> tuple[EvaluationRecipe, str]:
     """With a fitted model where one can be, and what is to be said of it."""
+    from coulda.fitting import recipe_for
+
     try:
         _, why = recipe_for(recipe.episodes)
         with bar("fitting a model to the log", None):

@@ -108,7 +108,7 @@ def fitted_behavior(log: EpisodeLog, penalty: float = 1.0) -> FittedBehavior:
         start = _unfitted(space, seen)
         counts = np.zeros((row.max() + 1, int(actions.n)), np.float32)
         np.add.at(counts, (row, log.action - int(actions.start)), 1)
-        weights = _logistic(_inputs(start, seen), jnp.asarray(counts), penalty)
+        weights = _logistic(_inputs(start, seen), jax.device_put(counts), penalty)
         return eqx.tree_at(lambda policy: policy.weights, start, weights)
     start = _unfitted(space, acted_on)
     return _linear(start, _inputs(start, acted_on), log.action, actions, penalty)
@@ -174,7 +174,7 @@ def _acted_on(log: EpisodeLog) -> Any:
 
 def _unfitted(space: HashableSpace, observations: Any) -> FittedBehavior:
     """Numbers to mean 0 and scale 1; columns of zeros and ones, among them all one-hot ones, as they are."""
-    seen = np.asarray(_features(space, jax.tree.map(jnp.asarray, observations)))
+    seen = np.asarray(_features(space, observations))
     known = ~np.isnan(seen)
     count = np.maximum(known.sum(0), 1)
     mean = np.where(known, seen, 0.0).sum(0, dtype=float) / count
@@ -182,8 +182,8 @@ def _unfitted(space: HashableSpace, observations: Any) -> FittedBehavior:
     keep = ((seen == 0) | (seen == 1) | ~known).all(0) | (deviation == 0)
     center, scale = (np.where(keep, *pair).astype(np.float32) for pair in ((0.0, mean), (1.0, deviation)))
     gaps = tuple(np.flatnonzero(~known.all(0)).tolist())
-    weights = jnp.zeros((len(center) + len(gaps) + 1, 0))
-    return FittedBehavior(space, jnp.asarray(center), jnp.asarray(scale), weights, gaps=gaps)
+    weights = np.zeros((len(center) + len(gaps) + 1, 0), np.float32)
+    return FittedBehavior(space, *jax.device_put((center, scale, weights)), gaps=gaps)
 
 
 @eqx.filter_jit
@@ -201,13 +201,13 @@ def _logistic(inputs: Array, counts: Array, penalty: float) -> Array:
     shape = inputs.shape[1], counts.shape[1]
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _loss(jnp.asarray(flat.reshape(shape), jnp.float32), inputs, counts, penalty)
+        value, gradient = _loss(flat.reshape(shape).astype(np.float32), inputs, counts, penalty)
         return float(value), np.asarray(gradient, float).ravel()
 
     result = scipy.optimize.minimize(
         objective, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 500}
     )
-    return jnp.asarray(result.x.reshape(shape), jnp.float32)
+    return jax.device_put(result.x.reshape(shape).astype(np.float32))
 
 
 @jax.jit

@@ -285,7 +285,10 @@ class SinglePolicyMethod(Method):
 
 def key_for(key: Array, use: Use) -> Array:
     """The part of a table's key for one use. All policies share it: the same scenarios, the same noise."""
-    return jax.random.split(key, len(USES))[USES.index(use)]
+    return _part(key, USES.index(use))
+
+
+_part = jax.jit(lambda key, number: jax.random.split(key, len(USES))[number])  # one program, and not three
 
 
 def reading_for(

@@ -220,10 +220,13 @@ def _rewards(regression: QFunction, steps: Steps, weight: Array) -> Any:
     return regression.fit(prepared, steps.reward, None)
 
 
+_permuted = jax.jit(jax.random.permutation, static_argnums=1)  # one program, and not one for each of its parts
+
+
 def cross_fitted(key: Array, regression: QFunction, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """γ^t Q `[N, T]` and γ^t V `[N, T + 1]` of each episode, fitted to the other folds; zero after the end."""
     n = len(steps.reward)
-    fold = np.asarray(jax.random.permutation(key, n)) % min(FOLDS, n)
+    fold = np.asarray(_permuted(key, n)) % min(FOLDS, n)
     live = np.asarray(steps.live)
     if isinstance(regression, TableQ) and _is_small(regression, steps, CROSSED_CELLS) and n > 1:
         found = cross_table_values(regression, steps, jax.device_put(fold.astype(np.int32)), min(FOLDS, n))

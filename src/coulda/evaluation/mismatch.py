@@ -22,7 +22,6 @@ from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.scores import Moments, Scores, of_noise, scored, scores
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Scenario
-from coulda.pomdp.rollout import run_actions
 from coulda.tails import chi_square_above, normal_above
 
 SMALL_SHIFT, LARGE_SHIFT = 0.05, 0.25
@@ -77,6 +76,7 @@ class Counts(eqx.Module):
 def shift(
     model: POMDP,
     drawn: Scenario,
+    states: Any,
     prior: Scenario | None,
     episode: Episode,
     steps: Array,
@@ -89,6 +89,7 @@ def shift(
     Args:
         model: whose noise it is.
         drawn: the scenarios.
+        states: where the logged actions lead on each of them, `[M, T + 1, ...]`.
         prior: draws of the prior that the source carried onto the posterior, so that their difference varies little.
         episode: the logged one.
         steps: t.
@@ -112,7 +113,7 @@ def shift(
     columns = [(weight != 0).sum(0), jnp.abs(weight).sum(0)]
     summed, scale = (jnp.broadcast_to(column[:, None].astype(float), total.shape).ravel() for column in columns)
     once = jnp.ones_like(first)
-    counts = jax.vmap(lambda scenario: _counts(model, scenario, episode, closing))(drawn)
+    counts = jax.vmap(lambda path: _counts(model, path, episode, closing))(states)
     return Shift(
         found,
         jnp.concatenate([first, total.ravel()]),
@@ -146,7 +147,7 @@ def before(model: POMDP, episode: Episode) -> tuple[Array, Array]:
     return taken, (taken[:, :, None] * numbers[:, None, :]).reshape(len(live), -1)
 
 
-def _counts(model: POMDP, inferred: Scenario, episode: Episode, closing: bool) -> tuple[Counts, Counts]:
+def _counts(model: POMDP, states: Any, episode: Episode, closing: bool) -> tuple[Counts, Counts]:
     """Transitions and observations of a small finite model, as inferred and as expected.
 
     Averaged over the log, inferred states and noise are distributed as in the model (Lemma 1), so that transitions
@@ -155,7 +156,6 @@ def _counts(model: POMDP, inferred: Scenario, episode: Episode, closing: bool) -
     """
     if not isinstance(model, FinitePOMDP):
         return Counts.none(), Counts.none()
-    states = run_actions(model, inferred, episode.action)[0]
     return _moves(model, states, episode), _sights(model, states, episode, closing)
 
 

@@ -9,6 +9,7 @@ Whether the inferred noise is distributed as the model says is a check of its ow
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import equinox as eqx
 import gymnasium
@@ -24,7 +25,7 @@ from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.inferred import inference_diagnostics
 from coulda.evaluation.mismatch import Shift, Shifts, shift
 from coulda.evaluation.reading import Log, Reading
-from coulda.hindsight import Inference, ScenarioSource
+from coulda.hindsight import Inference, Prior, ScenarioSource
 from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density, weight_of
@@ -75,14 +76,14 @@ class Replay(eqx.Module):
 
 
 def replay(
-    model: POMDP, scenario: Scenario, episode: Episode, steps: Array, *, exactly: bool, rewards: bool = True
+    model: POMDP, made: tuple[Any, Any, Array], episode: Episode, steps: Array, *, exactly: bool, rewards: bool = True
 ) -> Replay:
-    """Run the logged actions on `scenario`, and compare with what was logged up to h_t, t = `steps`.
+    """Compare what the logged actions made on a scenario (`run_actions`) with what was logged up to h_t, t = `steps`.
 
     Observations must come out as logged, `exactly`; or be possible in the states that come out, where the noise of
     observations was not inferred and it can be told. So must `rewards`, where they were evidence.
     """
-    states, observations, paid = run_actions(model, scenario, episode.action)
+    states, observations, paid = made
     if exactly:
         seen = jnp.stack(jax.tree.leaves(jax.tree.map(_same_rows, observations, episode.observation))).all(0)
     elif no_density(model) is None:
@@ -112,11 +113,18 @@ def _same_rows(a: Array, b: Array) -> Array:
 class Checked(eqx.Module):
     """What is seen of the scenarios of one episode, `[M]` each, and of how they were inferred."""
 
+    malformed: Array
+    inference: Inference
+    history: "Against | None"
+    """None of the prior, which was given none."""
+
+
+class Against(eqx.Module):
+    """Scenarios held against the history that they were inferred from."""
+
     replay: Replay
     shift: Shift
     """The mean over the scenarios."""
-    malformed: Array
-    inference: Inference
 
 
 def check(
@@ -133,20 +141,18 @@ def check(
 
     The key is that of the inference, from which the prior's own draws are made.
     """
-    observed = source.infers_observation_noise
-
-    def one(scenario: Scenario) -> tuple[Replay, Array]:
-        rewards = source.weighs_rewards
-        replayed = replay(model, scenario, episode, source.steps, exactly=observed, rewards=rewards)
-        return replayed, model.malformed(scenario)
-
-    replays, malformed = jax.vmap(one)(scenarios)
+    malformed = jax.vmap(model.malformed)(scenarios)
+    if isinstance(source, Prior):
+        return Checked(malformed, inference, None)
+    observed, rewards = source.infers_observation_noise, source.weighs_rewards
+    made = jax.vmap(lambda scenario: run_actions(model, scenario, episode.action))(scenarios)
+    again = lambda one: replay(model, one, episode, source.steps, exactly=observed, rewards=rewards)
     keys = jax.random.split(key, jax.tree.leaves(scenarios)[0].shape[0])
     # Gumbel noise of finite models is held against the prior's own draws, which most of it is.
     carried = isinstance(model, FinitePOMDP) or not source.answers_many
     prior = jax.vmap(lambda one: fresh(one, model))(keys) if carried else None
-    shifted = shift(model, scenarios, prior, episode, source.steps, observed=observed, closing=not repeated)
-    return Checked(replays, shifted, malformed, inference)
+    shifted = shift(model, scenarios, made[0], prior, episode, source.steps, observed=observed, closing=not repeated)
+    return Checked(malformed, inference, Against(jax.vmap(again)(made), shifted))
 
 
 @dataclass
@@ -160,10 +166,12 @@ class Checks:
 
     def add(self, found: Checked) -> None:
         """Count a batch, `[n, M]` in each array."""
-        self.replays.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=1, dtype=float), found.replay))
         self.malformed.extend(np.mean(found.malformed, axis=1).tolist())
-        self.shifts.add(found.shift)
         self.inference.append(found.inference)
+        if found.history is not None:
+            mean = lambda leaf: np.mean(leaf, axis=1, dtype=float)
+            self.replays.append(jax.tree.map(mean, found.history.replay))
+            self.shifts.add(found.history.shift)
 
     @property
     def inferred(self) -> Inference:
@@ -172,11 +180,11 @@ class Checks:
 
     def diagnostics(self, model: POMDP, source: ScenarioSource, reading: Reading) -> tuple[Diagnostic, ...]:
         """What all policies share: checks of the scenarios, and of the log."""
-        replayed = jax.tree.map(lambda *parts: np.concatenate(parts), *self.replays)
-        history = int(source.steps) > 0
-        found = replay_diagnostic(float(replayed.agrees.sum()), float(replayed.steps.sum()))
-        found += ends_diagnostic(replayed, reading.terminated, history)
-        found += missing_end(source, reading) + log_diagnostics(reading)
+        found = missing_end(source, reading) + log_diagnostics(reading)
+        if history := int(source.steps) > 0:
+            replayed = jax.tree.map(lambda *parts: np.concatenate(parts), *self.replays)
+            ends = ends_diagnostic(replayed, reading.terminated)
+            found = replay_diagnostic(float(replayed.agrees.sum()), float(replayed.steps.sum())) + ends + found
         if not source.is_exact:
             found = inference_diagnostics(self.inferred) + found
         # Evidence that stops short of the end is chosen by how the episode ended: its average is not the prior.
@@ -221,14 +229,12 @@ def replay_diagnostic(agrees: float, steps: float) -> tuple[Diagnostic, ...]:
     )
 
 
-def ends_diagnostic(replays: Replay, terminated: np.ndarray, history: bool) -> tuple[Diagnostic, ...]:
-    """Whether inferred scenarios end where the log says that its episodes did, `[N]` each; nothing without `history`.
+def ends_diagnostic(replays: Replay, terminated: np.ndarray) -> tuple[Diagnostic, ...]:
+    """Whether inferred scenarios end where the log says that its episodes did, `[N]` each.
 
     A source may take an end that its model cannot have for a log that was cut short, so that it is no evidence. Where
     the log says that nothing was cut, the model is wrong.
     """
-    if not history:
-        return ()
     goes_on, early = np.asarray(replays.goes_on) * terminated, np.asarray(replays.over_before)
     missed = float(np.maximum(goes_on, early).mean())
     sentence = "The inferred scenarios end where the logged episodes did."

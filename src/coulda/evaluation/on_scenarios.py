@@ -51,6 +51,7 @@ from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Choice, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, informed
+from coulda.keys import quick
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
 from coulda.pomdp.batching import run
@@ -202,7 +203,7 @@ class OnBatch(eqx.Module):
     """By policy, `[n, M]`."""
     flaws: dict[str, Array]
     """By policy, `[n, M]`: see `Trajectory.first_flaw`."""
-    itself: Array
+    itself: Array | np.ndarray
     """What whoever made the log returns on the same scenarios, `[n, M]`; `[n, 0]` where that is not known."""
     checked: Checked
 
@@ -351,7 +352,7 @@ def _on_batch(made_of: Ingredients) -> Callable[[Array, Any], list[OnBatch]]:
         score = {name: eqx.Partial(_returns, model, policy, discount) for name, policy in policies.items()}
         scored = {name: run(function, (drawn,)) for name, function in score.items()}
         returns, flaws = ({name: pair[i] for name, pair in scored.items()} for i in (0, 1))
-        itself = checked.malformed[:, :0].astype(float)
+        itself = np.zeros((len(checked.malformed), 0))
         if behavior is not None:
             itself, _ = run(eqx.Partial(_returns, model, behavior, discount), (drawn,))
         return OnBatch(returns, flaws, itself, checked)
@@ -375,7 +376,7 @@ def _infer(
     model: POMDP, source: ScenarioSource, key: Array, scenarios: int, repeated: bool, episode: Episode, index: Array
 ) -> tuple[Scenario, Checked]:
     """Scenarios `[M, ...]` of one episode, and what is seen of them, and of more where more cost little."""
-    source, key = informed(source, repeated, episode), jax.random.fold_in(key, index)
+    source, key = informed(source, repeated, episode), jax.random.fold_in(quick(key), index)
     count = max(scenarios, DRAWS) if source.answers_many else scenarios
     drawn, inference = source.infer_many(key, episode, count)
     checked = check(key, model, source, episode, drawn, inference, repeated=repeated)

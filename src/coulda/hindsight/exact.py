@@ -60,11 +60,15 @@ class Exact(ScenarioSource):
 
     def infer(self, key: Array, episode: Episode) -> Scenario:
         """One draw of p(U | h_t)."""
+        return self._draw(key, episode, self._filtered(episode))
+
+    def _draw(self, key: Array, episode: Episode, filtered: tuple[Any, Array] | None) -> Scenario:
         noise, length = fresh(key, self.model), history_length(episode, self.steps)
         if isinstance(self.model, LinearGaussianPOMDP):
             inferred, states = gaussian_noise(self.model, episode, length, noise)
         else:
-            states = _sample_states(other_key(key), self.model, self.behavior, episode, length)
+            assert filtered is not None
+            states = _sample_states(other_key(key), self.model, episode, length, *filtered)
             inferred = finite_noise(self.model, states, episode, noise)
         if self.behavior is not None:
             actions = action_noise(self.model, self.behavior, states, episode, noise.action)
@@ -84,20 +88,30 @@ class Exact(ScenarioSource):
         return self.model.C is None
 
     def infer_many(self, key: Array, episode: Episode, count: int) -> tuple[Scenario, Inference]:
-        """Each by itself; the evidence is that of the filter."""
-        drawn, _ = super().infer_many(key, episode, count)
-        return drawn, Inference.exact(self.log_evidence(episode))
+        """Each by itself, from one filter, whose evidence it is."""
+        filtered = self._filtered(episode)
+        drawn = jax.vmap(lambda one: self._draw(one, episode, filtered))(jax.random.split(key, count))
+        return drawn, Inference.exact(self._evidence(episode, filtered))
 
     def log_evidence(self, episode: Episode) -> Array:
         """Log p(h_t), -inf for what the model holds to be impossible.
 
         Of observations, ends and rewards in a finite model; of observations in a linear-Gaussian one.
         """
+        return self._evidence(episode, self._filtered(episode))
+
+    def _filtered(self, episode: Episode) -> tuple[Any, Array] | None:
+        """What `filter_states` says of a finite model; None of a linear-Gaussian one."""
+        if isinstance(self.model, LinearGaussianPOMDP):
+            return None
+        return filter_states(self.model, self.behavior, episode, history_length(episode, self.steps))
+
+    def _evidence(self, episode: Episode, filtered: tuple[Any, Array] | None) -> Array:
         length = history_length(episode, self.steps)
         if isinstance(self.model, LinearGaussianPOMDP):
             return gaussian_log_evidence(self.model, episode, length)
-        _, log_filter = filter_states(self.model, self.behavior, episode, length)
-        return jnp.where(length == 0, 0.0, logsumexp(log_filter[jnp.maximum(length - 1, 0)]))
+        assert filtered is not None
+        return jnp.where(length == 0, 0.0, logsumexp(filtered[1][jnp.maximum(length - 1, 0)]))
 
 
 def filter_states(model: FinitePOMDP, behavior: Actor | None, episode: Episode, length: Array) -> tuple[Any, Array]:
@@ -119,9 +133,10 @@ def filter_states(model: FinitePOMDP, behavior: Actor | None, episode: Episode, 
     return states, jnp.concatenate([first[None], later])
 
 
-def _sample_states(key: Array, model: FinitePOMDP, behavior: Actor | None, episode: Episode, length: Array) -> Any:
-    """Backward sampling: s_1 … s_t ~ p(· | h_t), `[T + 1, ...]`; what follows them means nothing."""
-    states, log_filter = filter_states(model, behavior, episode, length)
+def _sample_states(
+    key: Array, model: FinitePOMDP, episode: Episode, length: Array, states: Any, log_filter: Array
+) -> Any:
+    """Backward sampling after `filter_states`: s_1 … s_t ~ p(· | h_t), `[T + 1, ...]`; what follows means nothing."""
 
     def step(chosen: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
         i, key = inputs

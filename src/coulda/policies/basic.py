@@ -63,7 +63,7 @@ class TabularPolicy(Policy):
                 f"with row sums {np.round(table.sum(-1), 6).tolist()}."
             )
         with np.errstate(divide="ignore"):
-            self.logits = jnp.asarray(np.log(table), jnp.float32)
+            self.logits = jax.device_put(np.log(table).astype(np.float32))
 
     def __call__(self, carry: Any, observation: Array) -> tuple[Any, Categorical]:
         """The observation's row; NaN where there is none, and never that of another observation."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import Array
@@ -17,14 +17,16 @@ from coulda.evaluation import Comparison, Method, OnPolicy, OnScenarios, Precisi
 from coulda.evaluation.reading import Log
 from coulda.evaluation.rivals import Rivals, rivals
 from coulda.executors import Executor, Work, WorkSpec
-from coulda.fitting import Fitted, fit, recipe_for
-from coulda.fitting.storing import found_at
 from coulda.hindsight.choosing import found_anywhere
 from coulda.naming import anywhere
 from coulda.policies import find_policy
 from coulda.policies.logged import COLUMN
 from coulda.pomdp import Policy
 from coulda.progress import Advance
+from coulda.storage import MANIFEST
+
+if TYPE_CHECKING:  # imported where a model is fitted, or was: a first table is waited for
+    from coulda.fitting import Fitted
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,14 @@ class EvaluationRecipe:
         return None if self.model is None else OnScenarios(load_model(self.model), self.scenarios, steps)
 
     @cached_property
-    def fitted(self) -> Fitted | None:
+    def fitted(self) -> "Fitted | None":
         """The model that was fitted to a log: the one in the folder that is named, or one that is fitted now."""
-        if self.model is not None:
-            return found_at(self.model)
-        if not self.fit:
+        if not (self.fit if self.model is None else (Path(self.model) / MANIFEST).exists()):
             return None
+        from coulda.fitting import fit, load_fitted, recipe_for
+
+        if self.model is not None:
+            return load_fitted(self.model)
         recipe, _ = recipe_for(self.episodes)
         return fit(jax.random.key(self.seed), self.episodes, recipe)
 

@@ -17,7 +17,6 @@ from coulda.environments import LinearQuadratic, Sepsis, TabularPOMDP, contextua
 from coulda.environments.gym import load_model
 from coulda.episodes import read_any
 from coulda.errors import CouldaError
-from coulda.fitting.storing import found_at
 from coulda.hindsight import Choice, Exact, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.naming import load
@@ -167,6 +166,8 @@ def own_world(model: str, policy: str, environment: str | None = None, log: str 
     """
     if environment is not None and log is not None:
         raise CouldaError(f"episodes come from environment '{environment}' or from log '{log}'; name one of them.")
+    from coulda.fitting.storing import found_at
+
     fitted = found_at(model)
     believed = load_model(model) if fitted is None else fitted.model
     hindsight = "auto" if fitted is None else fitted.source

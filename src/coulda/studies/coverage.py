@@ -38,6 +38,7 @@ from coulda.hindsight import Exact, Prior
 from coulda.hindsight.source import fresh
 from coulda.policies import TabularPolicy
 from coulda.pomdp import Episode
+from coulda.pomdp.rollout import run_actions
 from coulda.storage import replace_json
 
 INITIAL = np.array([0.7, 0.3, 0.0, 0.0])
@@ -221,7 +222,8 @@ def _shift(believed: TabularPOMDP, source: Exact, key: Array, episode: Episode, 
     drawn, prior = (
         jax.tree.map(lambda leaf: leaf[None], one) for one in (source.infer(key, episode), fresh(key, believed))
     )
-    return shift(believed, drawn, prior, episode, source.steps)
+    states = jax.vmap(lambda scenario: run_actions(believed, scenario, episode.action)[0])(drawn)
+    return shift(believed, drawn, states, prior, episode, source.steps)
 
 
 WRONG = {"never harms": HOPE, "harms less": MILD}
