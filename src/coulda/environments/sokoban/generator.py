@@ -27,6 +27,9 @@ import numpy as np
 
 from coulda.errors import CouldaError
 
+GENERATION = 2
+"""Raised by every change that gives a key other levels, so that nothing made on earlier ones is taken for new."""
+
 MAX_DEPTH = 300
 MAX_STATES = 350
 _MAX_PLACEMENTS = 10
