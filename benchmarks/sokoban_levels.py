@@ -1,6 +1,6 @@
-"""How good the generated levels are, and how good the solver is, against real Boxoban levels.
+"""How close the generated levels are to real Boxoban levels, and how good the solver is on both.
 
-    python -m benchmarks.sokoban_levels tests/fixtures/boxoban_unfiltered_test.txt --out results/sokoban
+    python -m benchmarks.sokoban_levels unfiltered/train/01[0-4].txt --out results/sokoban
 
 Prints JSON, and writes it and a figure into `--out`. Four-box levels are compared with the real ones; three-box levels,
 those of the paper, are checked one by one; every solution is replayed through the environment.
@@ -24,44 +24,61 @@ from coulda.environments.sokoban.solver import NODE_LIMIT, SOLVED, STATUS_NAMES
 from coulda.pomdp import GumbelMaxChoice
 
 FEATURES = {
-    "floor_cells": "floor cells",
+    "solution_length": "moves of the shortest solution",
+    "spread": "distances between boxes, in sum",
+    "reachable_cells": "cells within reach",
     "assignment_distance": "box–target assignment distance",
+    "floor_cells": "floor cells",
+    "open_squares": "open 2×2 squares",
+    "boxes_at_the_edge": "boxes at the edge",
     "walls_next_to_boxes": "walls next to boxes",
     "player_box_distance": "player to nearest box",
 }
+DRAWN = ("spread", "reachable_cells", "assignment_distance", "floor_cells")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("boxoban", type=Path)
+    parser.add_argument("boxoban", type=Path, nargs="+", help="level files that no setting was chosen by")
     parser.add_argument("--out", type=Path, default=Path("results/sokoban"))
-    parser.add_argument("--levels", type=int, default=100_000)
+    parser.add_argument("--solve", type=int, default=2_000, help="real levels to solve; twice as many generated ones")
+    parser.add_argument("--levels", type=int, default=100_000, help="three-box levels to check one by one")
     arguments = parser.parse_args()
-    start = time.time()
-    real = read_levels(arguments.boxoban, num_boxes=4)
-    real_solutions, solver_report = check_solver(real)
+    start = time.process_time()
+    real = np.concatenate([read_levels(path, num_boxes=4) for path in arguments.boxoban])
     fake = generate(jax.random.key(1), 20_000, num_boxes=4)
-    fidelity = compare(real, fake)
+    real_lengths, real_report = check_solver(real[: arguments.solve])
+    fake_lengths, fake_report = check_solver(fake[: 2 * arguments.solve])
+    real_features = {"solution_length": real_lengths, **features(real)}
+    fake_features = {"solution_length": fake_lengths, **features(fake)}
     three, three_lengths = check_generated(arguments.levels)
     report = {
-        "command": f"python -m benchmarks.sokoban_levels BOXOBAN --levels {arguments.levels}",
-        "boxoban_solver": solver_report,
-        "fidelity_four_boxes": fidelity,
+        "command": "python -m benchmarks.sokoban_levels "
+        f"{' '.join(path.name for path in arguments.boxoban)} --solve {arguments.solve} --levels {arguments.levels}",
+        "boxoban_solver": real_report,
+        "generated_solver": fake_report,
+        "fidelity_four_boxes": {
+            "key": 1,
+            "real_levels": len(real),
+            "generated_levels": len(fake),
+            "features": compare(real_features, fake_features),
+            "classifier_two_sample_test": classify(real, fake[: len(real)]),
+        },
         "generated_three_boxes": three,
-        "seconds": round(time.time() - start, 1),
+        "processor_seconds": round(time.process_time() - start, 1),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(report, indent=1)
     (arguments.out / "levels.json").write_text(text + "\n")
     print(text)
-    draw(arguments.out / "levels.png", real, fake, real_solutions, three_lengths)
+    draw(arguments.out / "levels.png", real_features, fake_features, three_lengths)
 
 
 def check_solver(levels: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-    """Solve real levels within the default limit and replay each solution."""
-    start = time.time()
+    """Solve four-box levels within the default limit and replay each solution."""
+    start = time.process_time()
     solutions = solve(levels, num_boxes=4)
-    seconds = time.time() - start
+    seconds = time.process_time() - start
     solved = solutions.status == SOLVED
     report = {
         "levels": len(levels),
@@ -72,7 +89,8 @@ def check_solver(levels: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
         "most_nodes": int(solutions.nodes.max()),
         "median_nodes": float(np.median(solutions.nodes)),
         "mean_moves": float(solutions.length[solved].mean()),
-        "seconds": round(seconds, 2),
+        "share_solvable_within_50_moves": float(((solutions.length >= 0) & (solutions.length <= 50)).mean()),
+        "processor_seconds": round(seconds, 2),
     }
     return solutions.length[solved], report
 
@@ -93,32 +111,32 @@ def replays(levels: np.ndarray, actions: np.ndarray, num_boxes: int) -> np.ndarr
 def check_generated(n: int) -> tuple[dict[str, Any], np.ndarray]:
     """The paper's levels: all well-formed, all solvable, how many within 50 moves, how many twice."""
     generate(jax.random.key(0), 10)  # compile
-    start = time.time()
+    start = time.process_time()
     levels = generate(jax.random.key(2), n)
-    seconds = time.time() - start
+    seconds = time.process_time() - start
     defects = {name: int((count > 0).sum()) for name, count in count_defects(levels, 3).items()}
-    start = time.time()
+    start = time.process_time()
     solutions = solve(levels, 3)
-    solve_seconds = time.time() - start
+    solve_seconds = time.process_time() - start
     solved = solutions.status == SOLVED
     report = {
         "key": 2,
         "levels": n,
-        "levels_per_second": round(n / seconds),
+        "levels_per_processor_second": round(n / seconds),
         "levels_with_defect": defects,
         "status": {name: int((solutions.status == i).sum()) for i, name in enumerate(STATUS_NAMES)},
         "solutions_replayed_to_a_solved_state": int(replays(levels[solved], solutions.actions[solved], 3).sum()),
         "share_solvable_within_50_moves": float(((solutions.length >= 0) & (solutions.length <= 50)).mean()),
         "mean_moves": float(solutions.length[solved].mean()),
         "duplicates": int(n - len(np.unique(levels.reshape(n, -1), axis=0))),
-        "solver_levels_per_second": round(n / solve_seconds),
+        "solver_levels_per_processor_second": round(n / solve_seconds),
     }
     return report, solutions.length[solved]
 
 
 def features(levels: np.ndarray) -> dict[str, np.ndarray]:
-    """The statistics that are compared, `[n]` each."""
-    n, _, width = levels.shape
+    """The statistics that are compared, but for the length of the shortest solution; `[n]` each."""
+    n, height, width = levels.shape
     flat = levels.reshape(n, -1)
     boxes, targets, agent = (
         np.nonzero(f(flat))[1].reshape(n, -1) for f in (tiles.has_box, tiles.has_target, tiles.has_agent)
@@ -126,10 +144,16 @@ def features(levels: np.ndarray) -> dict[str, np.ndarray]:
     between = distance(boxes[:, :, None], targets[:, None, :], width)
     orders = itertools.permutations(range(boxes.shape[1]))
     wall = flat == tiles.WALL
+    floor = levels != tiles.WALL
+    row, column = boxes // width, boxes % width
     around = sum(wall[np.arange(n)[:, None], boxes + step].sum(1) for step in (-width, width, -1, 1))
     return {
-        "floor_cells": (~wall).sum(1),
+        "spread": distance(boxes[:, :, None], boxes[:, None, :], width).sum((1, 2)) // 2,
+        "reachable_cells": reachable(levels).sum((1, 2)),
         "assignment_distance": np.min([between[:, range(len(o)), o].sum(1) for o in orders], axis=0),
+        "floor_cells": floor.sum((1, 2)),
+        "open_squares": (floor[:, 1:, 1:] & floor[:, 1:, :-1] & floor[:, :-1, 1:] & floor[:, :-1, :-1]).sum((1, 2)),
+        "boxes_at_the_edge": ((row == 1) | (row == height - 2) | (column == 1) | (column == width - 2)).sum(1),
         "walls_next_to_boxes": np.asarray(around),
         "player_box_distance": distance(agent, boxes, width).min(1),
     }
@@ -139,25 +163,32 @@ def distance(a: np.ndarray, b: np.ndarray, width: int) -> np.ndarray:
     return abs(a // width - b // width) + abs(a % width - b % width)
 
 
-def compare(real: np.ndarray, fake: np.ndarray) -> dict[str, Any]:
-    """Kolmogorov–Smirnov distances and a classifier two-sample test."""
-    real_features, fake_features = features(real), features(fake)
-    distances = {
-        name: round(float(np.asarray(stats.ks_2samp(real_features[name], fake_features[name]))[0]), 4)
-        for name in FEATURES
-    }
-    adjacent = [float((f["player_box_distance"] == 1).mean()) for f in (real_features, fake_features)]
+def reachable(levels: np.ndarray) -> np.ndarray:
+    """The cells that the agent can walk to before it pushes anything, `bool[n, height, width]`."""
+    free = (levels != tiles.WALL) & ~tiles.has_box(levels)
+    reached = tiles.has_agent(levels)
+    while True:
+        grown = reached.copy()
+        grown[:, 1:] |= reached[:, :-1]
+        grown[:, :-1] |= reached[:, 1:]
+        grown[:, :, 1:] |= reached[:, :, :-1]
+        grown[:, :, :-1] |= reached[:, :, 1:]
+        grown &= free
+        if (grown == reached).all():
+            return reached
+        reached = grown
+
+
+def compare(real: dict[str, np.ndarray], fake: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Means, and Kolmogorov–Smirnov distances with what two samples of one distribution exceed once in twenty times."""
     return {
-        "key": 1,
-        "real_levels": len(real),
-        "generated_levels": len(fake),
-        "kolmogorov_smirnov": distances,
-        # What two samples of one distribution exceed once in twenty times.
-        "kolmogorov_smirnov_5_percent_point": round(1.36 * np.sqrt(1 / len(real) + 1 / len(fake)), 4),
-        "mean_real": {name: round(float(value.mean()), 3) for name, value in real_features.items()},
-        "mean_generated": {name: round(float(value.mean()), 3) for name, value in fake_features.items()},
-        "player_next_to_box": {"real": adjacent[0], "generated": adjacent[1]},
-        "classifier_two_sample_test": classify(real, fake[: len(real)]),
+        name: {
+            "kolmogorov_smirnov": round(float(np.asarray(stats.ks_2samp(real[name], fake[name]))[0]), 4),
+            "five_percent_point": round(1.36 * np.sqrt(1 / len(real[name]) + 1 / len(fake[name])), 4),
+            "mean_real": round(float(real[name].mean()), 3),
+            "mean_generated": round(float(fake[name].mean()), 3),
+        }
+        for name in FEATURES
     }
 
 
@@ -193,22 +224,23 @@ def classify(real: np.ndarray, fake: np.ndarray) -> dict[str, float]:
     }
 
 
-def draw(path: Path, real: np.ndarray, fake: np.ndarray, four: np.ndarray, three: np.ndarray) -> None:
+def draw(path: Path, real: dict[str, np.ndarray], fake: dict[str, np.ndarray], three: np.ndarray) -> None:
     """Real against generated, one panel a statistic, and how long shortest solutions are."""
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 5, figsize=(15, 2.9), layout="constrained")
-    real_features, fake_features = features(real), features(fake)
-    for axis, (name, title) in zip(axes, FEATURES.items(), strict=False):
-        edges = (
-            np.arange(min(real_features[name].min(), fake_features[name].min()), real_features[name].max() + 2) - 0.5
-        )
-        axis.hist(fake_features[name], edges, density=True, color="#9db8d9", label="generated")
-        axis.hist(real_features[name], edges, density=True, histtype="step", color="#b3261e", label="Boxoban")
-        axis.set_title(title, fontsize=10)
+    for axis, name in zip(axes, DRAWN, strict=False):
+        edges = np.arange(min(real[name].min(), fake[name].min()), real[name].max() + 2) - 0.5
+        axis.hist(fake[name], edges, density=True, color="#9db8d9", label="generated")
+        axis.hist(real[name], edges, density=True, histtype="step", color="#b3261e", label="Boxoban")
+        axis.set_title(FEATURES[name], fontsize=10)
     axes[0].legend(frameon=False, fontsize=8)
-    for lengths, color, label in ((three, "#4c78a8", "3 boxes, generated"), (four, "#b3261e", "4 boxes, Boxoban")):
+    for lengths, color, label in (
+        (three, "#4c78a8", "3 boxes, generated"),
+        (fake["solution_length"], "#9db8d9", "4 boxes, generated"),
+        (real["solution_length"], "#b3261e", "4 boxes, Boxoban"),
+    ):
         x = np.sort(lengths)
         axes[4].plot(x, np.arange(1, len(x) + 1) / len(x), color=color, label=label)
     axes[4].axvline(50, color="gray", lw=0.8, ls=":")

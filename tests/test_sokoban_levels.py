@@ -17,6 +17,8 @@ from coulda.environments.sokoban import (
     write_levels,
     write_pool,
 )
+from coulda.environments.sokoban._generate import _reverse_play
+from coulda.environments.sokoban._random import stream
 from coulda.environments.sokoban.boxoban import LevelFileError
 from coulda.environments.sokoban.checks import DEFECTS
 from coulda.environments.sokoban.solver import SOLVED
@@ -50,6 +52,19 @@ def test_a_level_depends_on_key_and_index_alone(levels, monkeypatch):
     np.testing.assert_array_equal(generate(jax.random.key(0), 300), levels)
     assert (generate(jax.random.key(1), 300) != levels).any()
     assert len(np.unique(levels.reshape(len(levels), -1), axis=0)) == len(levels)
+
+
+def test_search_backwards_finds_the_farthest_place_of_a_box_in_a_corridor():
+    """Five cells in a row, the target at one end: the player pulls the box until it stands at the other end itself."""
+    floor, best = np.zeros(21, np.uint8), np.zeros(2, int)
+    floor[8:13] = 1
+    visited = np.zeros(64, np.uint64)
+    score = _reverse_play(stream(np.uint64(0), 0), floor, np.array([8]), 9, 7, 10, 10, visited, best)
+    assert (score, best.tolist()) == (3, [12, 11])
+    assert _reverse_play(stream(np.uint64(0), 0), floor, np.array([12]), 9, 7, 10, 10, visited, best) == 3
+    assert best.tolist() == [8, 9]
+    assert _reverse_play(stream(np.uint64(0), 0), floor, np.array([8]), 9, 7, 10, 3, visited, best) == 2, "3 states"
+    assert _reverse_play(stream(np.uint64(0), 0), floor, np.array([11]), 12, 7, 10, 10, visited, best) == 0, "stuck"
 
 
 def test_a_room_that_is_too_small_is_refused():

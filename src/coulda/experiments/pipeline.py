@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from coulda.environments.sokoban import Sokoban
+from coulda.environments.sokoban.generator import GENERATION
 from coulda.environments.sokoban.pool import read_pool, write_pool
 from coulda.episodes import EpisodeLog, StoredLog, collect_batches, open_log, write_log
 from coulda.executors import InProcess
@@ -82,6 +83,7 @@ class Pipeline:
             "truth": sizes.truth,
         }[pool]
         settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "pool": pool, "share": POOLS, "levels": count}
+        settings["generator"] = GENERATION
 
         def make(path: Path) -> None:
             with self.bar("levels", count) as advance:

@@ -22,6 +22,8 @@ _PATTERNS = np.array(
     dtype=np.uint8,
 )
 _NUM_PATTERNS = len(_PATTERNS)
+# What a cell is to the player. A carved room has the first two only.
+_WALL, _FLOOR, _BOX, _REACHED = 0, 1, 2, 3
 
 
 @numba.njit(cache=True)
@@ -61,16 +63,6 @@ def _place(random, floor, cells):
 
 
 @numba.njit(cache=True)
-def _shuffled_actions(random):
-    """The 4 moves (0–3) and 4 pulls (4–7) in random order."""
-    order = np.arange(8)
-    for i in range(7, 0, -1):
-        j = below(random, i + 1)
-        order[i], order[j] = order[j], order[i]
-    return order
-
-
-@numba.njit(cache=True)
 def _insert(visited, key):
     """Add `key` to the open-addressing set; False when it was there."""
     mask = np.uint64(len(visited) - 1)
@@ -85,103 +77,110 @@ def _insert(visited, key):
 
 @numba.njit(cache=True)
 def _reverse_play(random, floor, targets, player, width, max_depth, max_states, visited, best):
-    """Depth-first reverse play from the solved state; fills `best` with the player and the boxes of the best state.
+    """Depth-first search over pulls from the solved state; fills `best` with player and boxes of the best state.
 
-    Returns the best score, 0 when no state has every box off the targets.
+    Returns the best score, 0 when no state has every box and the player off the targets.
     """
     num_boxes = len(targets)
-    num_cells = len(floor)
-    occupant = np.full(num_cells, -1, np.int64)  # which box stands on a cell
-    is_target = np.zeros(num_cells, np.int64)
-    boxes = targets.copy()
-    key = mix(np.uint64(2 * player + 1))
-    for i in range(num_boxes):
-        occupant[targets[i]] = i
-        is_target[targets[i]] = 1
-        key ^= mix(np.uint64(2 * targets[i] + 2))
-    step = np.array([-width, width, -1, 1])
-    order = _shuffled_actions(random)
-    frame_next = np.empty(max_depth, np.int64)
-    frame_player = np.empty(max_depth, np.int64)
-    frame_pulled = np.empty(max_depth, np.int64)
-    frame_last = np.empty(max_depth, np.int64)
-    frame_changes = np.empty(max_depth, np.int64)
+    num_pulls = 4 * num_boxes
+    steps = np.array([-width, width, -1, 1])
+    is_target = np.zeros(len(floor), np.bool_)
+    is_target[targets] = True
+    queue = np.empty(len(floor), np.int64)
+    # The states on the path from the root: to go back is to go one row up.
+    boxes = np.empty((max_depth, num_boxes), np.int64)
+    ground = np.empty((max_depth, len(floor)), np.uint8)
+    keys = np.empty(max_depth, np.uint64)
+    last = np.empty(max_depth, np.int64)
+    changes = np.empty(max_depth, np.int64)
+    pulls = np.empty((max_depth, num_pulls), np.int16)
+    tried = np.zeros(max_depth, np.int64)
+    pulls[:] = np.arange(num_pulls)
+    boxes[0] = targets
+    keys[0] = 0
+    for target in targets:
+        keys[0] ^= _box_key(target)
+    last[0], changes[0] = -1, 0
+    _walk(player, floor, boxes[0], width, queue, ground[0])
     visited[:] = 0
-    _insert(visited, key)
-    num_states, best_score = 1, 0
-    last, changes, displacement, on_target = -1, 0, 0, num_boxes
-    depth = 0
-    frame_next[0] = 0
-    while depth >= 0:
-        if frame_next[depth] == 8 or num_states >= max_states:
-            # Undo the action that led here.
+    _insert(visited, keys[0] ^ _player_key(player))
+    num_states, best_score, depth = 1, 0, 0
+    while depth >= 0 and num_states < max_states:
+        i = tried[depth]
+        if i == num_pulls or depth + 1 == max_depth:
             depth -= 1
-            if depth < 0:
-                break
-            box = frame_pulled[depth]
-            if box >= 0:
-                back = boxes[box] - (player - boxes[box])
-                displacement += _distance(back, targets[box], width) - _distance(boxes[box], targets[box], width)
-                on_target += is_target[back] - is_target[boxes[box]]
-                key ^= mix(np.uint64(2 * back + 2)) ^ mix(np.uint64(2 * boxes[box] + 2))
-                occupant[boxes[box]], occupant[back] = -1, box
-                boxes[box] = back
-            key ^= mix(np.uint64(2 * player + 1)) ^ mix(np.uint64(2 * frame_player[depth] + 1))
-            player, last, changes = frame_player[depth], frame_last[depth], frame_changes[depth]
             continue
-        action = order[frame_next[depth]]
-        frame_next[depth] += 1
-        to = player + step[action & 3]
-        if depth + 1 == max_depth or floor[to] == 0 or occupant[to] >= 0:
+        # The order is random, anew at each state, and drawn as far as it is needed.
+        j = i + below(random, num_pulls - i)
+        pull = pulls[depth, j]
+        pulls[depth, j] = pulls[depth, i]
+        pulls[depth, i] = pull
+        tried[depth] += 1
+        box, step = pull // 4, steps[pull % 4]
+        old = boxes[depth, box]
+        new, player = old + step, old + 2 * step
+        if ground[depth, new] != _REACHED or ground[depth, player] == _WALL or ground[depth, player] == _BOX:
             continue
-        behind = player - step[action & 3]
-        box = occupant[behind] if action >= 4 else -1
-        next_key = key ^ mix(np.uint64(2 * player + 1)) ^ mix(np.uint64(2 * to + 1))
-        if box >= 0:
-            next_key ^= mix(np.uint64(2 * behind + 2)) ^ mix(np.uint64(2 * player + 2))
-        if not _insert(visited, next_key):
+        key = keys[depth] ^ _box_key(old) ^ _box_key(new)
+        if not _insert(visited, key ^ _player_key(player)):
             continue
         num_states += 1
-        frame_player[depth], frame_pulled[depth] = player, box
-        frame_last[depth], frame_changes[depth] = last, changes
-        if box >= 0:
-            displacement += _distance(player, targets[box], width) - _distance(behind, targets[box], width)
-            on_target += is_target[player] - is_target[behind]
-            occupant[behind], occupant[player] = -1, box
-            boxes[box] = player
-            changes += box != last
-            last = box
-        key, player = next_key, to
         depth += 1
-        frame_next[depth] = 0
-        if on_target == 0 and changes * displacement > best_score:
-            best_score = changes * displacement
+        boxes[depth] = boxes[depth - 1]
+        boxes[depth, box] = new
+        keys[depth] = key
+        last[depth] = box
+        changes[depth] = changes[depth - 1] + (box != last[depth - 1])
+        tried[depth] = 0
+        _walk(player, floor, boxes[depth], width, queue, ground[depth])
+        if is_target[player]:
+            continue
+        score = changes[depth] * _displacement(boxes[depth], targets, is_target, width)
+        if score > best_score:
+            best_score = score
             best[0] = player
-            best[1:] = boxes
+            best[1:] = boxes[depth]
     return best_score
 
 
 @numba.njit(cache=True)
-def _distance(a, b, width):
-    return abs(a // width - b // width) + abs(a % width - b % width)
+def _box_key(cell):
+    return mix(np.uint64(2 * cell + 2))
 
 
 @numba.njit(cache=True)
-def _reachable(start, blocked, width):
-    """The cells that a player can walk to from `start`, as a flag a cell."""
-    reached = np.zeros(len(blocked), np.bool_)
-    queue = np.empty(len(blocked), np.int64)
-    queue[0], reached[start] = start, True
+def _player_key(cell):
+    return mix(np.uint64(2 * cell + 1))
+
+
+@numba.njit(cache=True)
+def _displacement(boxes, targets, is_target, width):
+    """The sum of the distances between boxes and their own targets; 0 when a box is on a target."""
+    total = 0
+    for i in range(len(boxes)):
+        if is_target[boxes[i]]:
+            return 0
+        total += abs(boxes[i] // width - targets[i] // width) + abs(boxes[i] % width - targets[i] % width)
+    return total
+
+
+@numba.njit(cache=True)
+def _walk(player, floor, boxes, width, queue, ground):
+    """Fill `ground` with what each cell is to a player at `player`: wall, box, reached, or floor out of reach."""
+    ground[:] = floor
+    for box in boxes:
+        ground[box] = _BOX
+    ground[player] = _REACHED
+    queue[0] = player
     head, tail = 0, 1
     while head < tail:
         cell = queue[head]
         head += 1
         for to in (cell - width, cell + width, cell - 1, cell + 1):
-            if not blocked[to] and not reached[to]:
-                reached[to] = True
+            if ground[to] == _FLOOR:
+                ground[to] = _REACHED
                 queue[tail] = to
                 tail += 1
-    return reached
 
 
 @numba.njit(cache=True)
@@ -189,23 +188,33 @@ def _write(random, floor, targets, best, width, out):
     """Draw the level, its agent uniform over the cells it can reach that are not targets."""
     for cell in range(len(floor)):
         out[cell] = tiles.EMPTY if floor[cell] else tiles.WALL
-    blocked = floor == 0
+    ground = np.empty(len(floor), np.uint8)
+    _walk(best[0], floor, best[1:], width, np.empty(len(floor), np.int64), ground)
+    candidate = ground == _REACHED
     for box in best[1:]:
         out[box] = tiles.BOX
-        blocked[box] = True
-    candidate = _reachable(best[0], blocked, width)
     for target in targets:
         out[target] = tiles.TARGET
         candidate[target] = False
     places = np.flatnonzero(candidate)
-    if len(places) == 0:
-        return False
     out[places[below(random, len(places))]] = tiles.AGENT
-    return True
+
+
+@numba.njit(cache=True)
+def _furnish(random, floor, width, max_depth, max_states, max_placements, visited, places, best, out):
+    """Make a level in a room; False when none of so many placements of targets and player can be played."""
+    targets = places[1:]
+    for _ in range(max_placements):
+        if not _place(random, floor, places):
+            return False
+        if _reverse_play(random, floor, targets, places[0], width, max_depth, max_states, visited, best) > 0:
+            _write(random, floor, targets, best, width, out)
+            return True
+    return False
 
 
 @numba.njit(cache=True, nogil=True)
-def generate_levels(seed, first, height, width, num_boxes, max_depth, max_states, max_attempts, out):
+def generate_levels(seed, first, height, width, num_boxes, max_depth, max_states, max_placements, max_rooms, out):
     """Fill `out[n, height·width]` with levels number `first`, `first + 1`, …; return how many could not be made."""
     floor = np.empty(height * width, np.uint8)
     # A power of two, at most half full.
@@ -216,14 +225,10 @@ def generate_levels(seed, first, height, width, num_boxes, max_depth, max_states
     for i in range(len(out)):
         random = stream(seed, first + i)
         made = False
-        for _ in range(max_attempts):
+        for _ in range(max_rooms):
             _carve(random, height, width, floor)
-            if not _place(random, floor, places):
-                continue
-            targets = places[1:]
-            score = _reverse_play(random, floor, targets, places[0], width, max_depth, max_states, visited, best)
-            if score > 0 and _write(random, floor, targets, best, width, out[i]):
-                made = True
+            made = _furnish(random, floor, width, max_depth, max_states, max_placements, visited, places, best, out[i])
+            if made:
                 break
         failures += not made
     return failures

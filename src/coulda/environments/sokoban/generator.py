@@ -2,16 +2,20 @@
 
 A room is carved by a random walk of 1.5·(height + width) steps that turns with probability 0.35, redraws its
 direction at the border and stamps one of five 3×3 patterns at each step. Targets and player are placed
-uniformly. Reverse play (moves and pulls, depth-first, in an order drawn once per level) then looks for the state
-with every box off the targets and the highest score = (changes of the pulled box) × (sum of the boxes'
+uniformly. Reverse play (depth-first over pulls, the player walking freely between them) then looks for the state
+with every box and the player off the targets and the highest score = (changes of the pulled box) × (sum of the boxes'
 displacements). What was pulled can be pushed back, so a level is solvable by construction. Flips and rotations
 of levels are *not* levels of the same distribution: the patterns are not symmetric.
 
-Four choices are not in that text and follow from a comparison with real Boxoban levels
-(`benchmarks/sokoban_levels.py`): the direction is redrawn at the border instead of the position being clamped there;
-at most 1,000 states are visited; the order of actions is drawn once per level (anew at each state, the boxes end too
-far from the targets: Kolmogorov–Smirnov distance .057 instead of .035); and the player is finally put uniformly on a
-cell that it can reach and that is not a target.
+Some choices are not in that text and follow from a comparison with real Boxoban levels
+(`benchmarks/sokoban_levels.py`, and results/NOTES.md for what else was tried):
+
+- The direction is redrawn at the border instead of the position being clamped there.
+- A room gets ten placements before it is given up: real rooms are hardly chosen by whether a level fits into them.
+- A state of the search is where the boxes are and *where the player stands* after a pull, not which cells it can reach;
+  pulls are tried in random order, anew at each state.
+- At most 350 states are visited.
+- The player is finally put uniformly on a cell that it can reach and that is not a target.
 """
 
 import os
@@ -23,10 +27,14 @@ import numpy as np
 
 from coulda.errors import CouldaError
 
+GENERATION = 2
+"""Raised by every change that gives a key other levels, so that nothing made on earlier ones is taken for new."""
+
 MAX_DEPTH = 300
-MAX_STATES = 1_000
-# Most rooms yield a level at once; one that fails this often is too small for its boxes.
-_MAX_ATTEMPTS = 1_000
+MAX_STATES = 350
+_MAX_PLACEMENTS = 10
+# Most rooms yield a level; a size of which so many do not is too small for its boxes.
+_MAX_ROOMS = 1_000
 _CHUNK = 256
 
 
@@ -57,14 +65,16 @@ def generate(key: jax.Array, n: int, height: int = 10, width: int = 10, num_boxe
 
     def fill(first: int) -> int:
         chunk = levels[first : first + _CHUNK]
-        return generate_levels(seed, first, height, width, num_boxes, MAX_DEPTH, MAX_STATES, _MAX_ATTEMPTS, chunk)
+        return generate_levels(
+            seed, first, height, width, num_boxes, MAX_DEPTH, MAX_STATES, _MAX_PLACEMENTS, _MAX_ROOMS, chunk
+        )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failures = sum(pool.map(fill, range(0, n, _CHUNK)))
     if failures:
         raise CouldaError(
-            f"{failures} of {n} levels of {height}×{width} with {num_boxes} boxes found no playable room in "
-            f"{_MAX_ATTEMPTS} attempts each; use a larger room or fewer boxes"
+            f"{failures} of {n} levels of {height}×{width} with {num_boxes} boxes found no playable room among "
+            f"{_MAX_ROOMS} each; use a larger room or fewer boxes"
         )
     return levels.reshape(n, height, width)
 
