@@ -126,5 +126,5 @@ def _compared(found: float, by_chance: np.ndarray, total: float, steps: int) -> 
     beyond = found - mean
     # As the variance of χ² with k degrees of freedom grows from 2 k to 2 k + 4 λ where it is not central.
     error = np.sqrt(variance + 4 * max(beyond, 0.0) * total / steps)
-    limits = (float((beyond + sign * BOUND * error) / total) for sign in (-1, 1))
-    return Lasting(beyond / total, *limits, chance)
+    least, most = (float((beyond + sign * BOUND * error) / total) for sign in (-1, 1))
+    return Lasting(beyond / total, least, most, chance)

@@ -44,8 +44,8 @@ def memory(rng: np.random.Generator, found: Noise, states: int) -> tuple[Diagnos
         return ()
     noise, others = _of_noise(rng, found)
     done, part = found.inputs[:, states:], found.episode % PARTS
-    free = _features(rng, np.concatenate([found.inputs[:, :states], _early(found)], 1))
-    past, done = (_rest(free, x, part) for x in (_past(found), done))
+    free = features(rng, np.concatenate([found.inputs[:, :states], _early(found)], 1))
+    past, done = (left_of(free, x, part) for x in (_past(found), done))
     varies = [column for column in done.T if column.std() > 1e-6]
     acts = [_told(past, column, found.episode, "what was done") for column in varies]
     tests = len(acts) + len(noise)
@@ -112,9 +112,9 @@ def _short(found: Noise) -> bool:
 def _of_noise(rng: np.random.Generator, found: Noise) -> tuple[list[Foreseen], list[Foreseen]]:
     """What came before tells of the columns of noise; and of their sizes, and the end."""
     part, ones = found.episode % PARTS, np.ones((len(found.time), 1))
-    before = _features(rng, found.inputs)
+    before = features(rng, found.inputs)
     timed = _early(found) * np.concatenate([ones, found.inputs], 1)
-    rest = _rest(before, np.concatenate([timed, _past(found), _last(found)], 1), part)
+    rest = left_of(before, np.concatenate([timed, _past(found), _last(found)], 1), part)
     # Heavy tails would decide otherwise.
     noise = {f"the noise of {name}": np.clip(x, -4, 4) for name, x in zip(found.names, found.noise.T, strict=True)}
     sizes = {f"the size of {name}": np.abs(x) for name, x in noise.items()}
@@ -123,7 +123,7 @@ def _of_noise(rng: np.random.Generator, found: Noise) -> tuple[list[Foreseen], l
         known = np.isfinite(target)
         if np.unique(found.episode[known]).size < 2 * FEW_EPISODES:
             return NOTHING
-        left = _rest(before[known], target[known][:, None], part[known])[:, 0]
+        left = left_of(before[known], target[known][:, None], part[known])[:, 0]
         return _told(rest[known], left, found.episode[known], name)
 
     of_noise, of_sizes = (
@@ -180,7 +180,7 @@ def _last(found: Noise) -> np.ndarray:
     return np.where(follows[:, None], np.roll(values, 1, 0), 0.0)
 
 
-def _features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+def features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     """Standardized columns, their products, and random waves."""
     spread = x.std(0)
     x = (x - x.mean(0)) / np.where(spread > 1e-6, spread, 1.0)
@@ -190,7 +190,7 @@ def _features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, x[:, one] * x[:, other], waves], 1)
 
 
-def _rest(features: np.ndarray, target: np.ndarray, part: np.ndarray) -> np.ndarray:
+def left_of(features: np.ndarray, target: np.ndarray, part: np.ndarray) -> np.ndarray:
     """What regressions on the other parts of the episodes leave of the targets, `[n, q]`."""
     left = np.zeros(target.shape)
     for k in np.unique(part):

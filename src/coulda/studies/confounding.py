@@ -1,7 +1,7 @@
 """Is a table told when whoever acted knew more than was logged, and is it left alone when they did not?
 
-Right logs are those of the ward of `coulda.studies.fitting`, and of sepsis without diabetes, which then has nothing that
-is not logged. Wrong ones are of sepsis without glucose, and, less so, with glucose but without diabetes.
+Right logs are those of the ward of `coulda.studies.fitting`, and of sepsis without diabetes, which then has nothing
+that is not logged. Wrong ones are of sepsis without glucose, and, less so, with glucose but without diabetes.
 
 `python -m coulda.studies.confounding` writes `results/fitting/confounding.json`.
 """
