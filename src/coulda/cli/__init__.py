@@ -6,6 +6,7 @@ imported only when the command is called, so that `coulda --help` is quick.
 
 import gc
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -40,6 +41,9 @@ COMMANDS = {
 
 COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "export", "sokoban"))
 """Commands that compute, on all cores."""
+
+ON_LOGS = ("evaluate", "fit", "explain")
+"""Commands whose one argument without a name is a log."""
 
 MISTAKES = (CouldaError, OSError, ImportError)
 """What a user can mend: shown as one line, without a traceback."""
@@ -87,6 +91,7 @@ def _run(name: str, arguments: list[str]) -> None:
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on we say it ourselves
+        _check_one_log(name, arguments)
         command = parse(commands, f"coulda {name}", arguments)
         check_numbers(command)
         if name in COMPUTING:
@@ -106,6 +111,17 @@ def _run(name: str, arguments: list[str]) -> None:
         if not isinstance(error, MISTAKES):
             raise
         _fail(str(error))
+
+
+def _check_one_log(name: str, arguments: list[str]) -> None:
+    """Refuse the many files that a shell makes of a pattern, by saying how a log in many files is named."""
+    files = [Path(one) for one in itertools.takewhile(lambda one: not one.startswith("-"), arguments)]
+    if name in ON_LOGS and len(files) > 1 and all(file.is_file() for file in files):
+        folder, suffix = files[0].parent, files[0].suffix
+        raise CouldaError(
+            f"{len(files)} files are named, and a log is one: quote the pattern, '{folder / '*'}{suffix}', so that the "
+            f"shell leaves it as it is, or name the folder, {folder}"
+        )
 
 
 def parse(commands: Any, prog: str, arguments: list[str]) -> Any:

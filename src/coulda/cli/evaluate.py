@@ -222,6 +222,7 @@ def _fit(recipe: EvaluationRecipe) -> tuple[EvaluationRecipe, str]:
 
     try:
         _, why = recipe_for(recipe.episodes)
+        recipe.check_policies()
         with bar("fitting a model to the log", None):
             assert recipe.fitted is not None
         return recipe, f"No model is named, so one was fitted to the log: {why}. The fit: {recipe.fitted.trusted}."

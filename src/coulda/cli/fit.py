@@ -93,16 +93,24 @@ class Fit:
         if name == "auto":
             found, why = recipe_for(log)
             name = "tabular" if isinstance(found, TabularFit) else "neural"
-            why = why.rpartition(", ")[2]
+            why = why.partition(", ")[2]
+            if found.reparameterization == "triangular" and self.reparameterization in ("additive", "location_scale"):
+                why = f"as asked; triangular is suggested, {why}"
         if self.states is not None and name != "hidden":
             raise CouldaError(f"--states {self.states} is for --recipe hidden; this is {name}.")
+        try:
+            return self._named(name), why
+        except CouldaError as error:
+            raise CouldaError(f"--recipe {name}, {why}: {error}") from None
+
+    def _named(self, name: str) -> Recipe:
         if name == "tabular":
-            return TabularFit(self.reparameterization, folds=self.folds), why
+            return TabularFit(self.reparameterization, folds=self.folds)
         if name == "neural":
-            return NeuralFit(self.reparameterization, folds=self.folds, order=self.order), why  # pyright: ignore
+            return NeuralFit(self.reparameterization, folds=self.folds, order=self.order)  # pyright: ignore
         if self.states is None:
-            raise CouldaError("--recipe hidden needs --states, the number of hidden states.")
-        return HiddenFit(self.states, self.reparameterization, folds=self.folds), why
+            raise CouldaError("--states is missing, the number of hidden states.")
+        return HiddenFit(self.states, self.reparameterization, folds=self.folds)
 
     def _check_place(self) -> None:
         if self.out is None:

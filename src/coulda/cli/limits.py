@@ -8,7 +8,7 @@ from typing import Any
 from coulda.errors import CouldaError
 
 LEAST = {
-    **dict.fromkeys(("seed", "steps", "from_step", "frozen", "episode", "index", "window"), 0),
+    **dict.fromkeys(("seed", "steps", "from_step", "frozen", "episode", "index", "window", "order"), 0),
     **dict.fromkeys(("max_staleness", "cloning_updates", "changes"), 0),
 }
 """Whole numbers that may be less than 1; all others count something of which there must be one."""

@@ -1,9 +1,9 @@
 """A log is enough: models fitted to logs, their hindsight, and a verdict on both.
 
 Model files to imitate, in the order in which they import each other: `folds` (who has seen an episode), `tables` and
-`tabular`, `steps`, `vectors`, `training` and `neural`, `judging` (what speaks for and against a fit), `confounding` and
-`memory` (what came before), `finite_em`, `gaussian_em`, `systems` and `hidden`, `grounds` (what rows inherit),
-`fitted`, `fitting` (`fit`), `storing`.
+`tabular`, `steps`, `vectors`, `training` and `neural`, `judging` (what speaks for and against a fit), `lasting`,
+`confounding` and `memory` (what came before), `sharing` (which noise to suggest), `finite_em`, `gaussian_em`, `systems`
+and `hidden`, `grounds` (what rows inherit), `fitted`, `fitting` (`fit`), `storing`.
 """
 
 from coulda.fitting.fitted import Fitted, Recipe

@@ -25,6 +25,7 @@ from coulda.fitting.grounds import HiddenGrounds, Nearness, TableGrounds, Vector
 from coulda.fitting.hidden import HiddenFit, fit_hidden
 from coulda.fitting.memory import lasting_rewards, memory
 from coulda.fitting.neural import NeuralFit, NeuralResult, fit_vectors
+from coulda.fitting.sharing import shared_noise
 from coulda.fitting.source import CrossFitted
 from coulda.fitting.tabular import Counts, TabularFit, fit_table, novelty
 from coulda.fitting.training import places_by_fold, rows_of, unseen
@@ -85,6 +86,9 @@ def recipe_for(log: EpisodeLog | StoredLog) -> tuple[Recipe, str]:
     if isinstance(seen, spaces.Discrete) and isinstance(done, spaces.Discrete):
         return TabularFit("gumbel_max"), "a table with Gumbel-max, since observations and actions are numbered"
     if isinstance(seen, spaces.Box) and len(seen.shape) == 1 and isinstance(done, spaces.Discrete | spaces.Box):
+        shared = shared_noise(log.read() if isinstance(log, StoredLog) else log)
+        if shared is not None:
+            return NeuralFit("triangular"), f"networks with triangular noise, since {shared.sentence}"
         return NeuralFit("location_scale"), "networks with location-scale noise, since observations are vectors"
     fix = "numbers or vectors are needed."
     if isinstance(seen, spaces.Box) and not seen.shape:
@@ -204,7 +208,11 @@ def _vectors(
     names = log.schema.observation_names or tuple(f"dimension {j}" for j in range(model.size))
     noise, gain = _unseen(found, names)
     verdict = [judging.likelihood(gain, noise.episode)] if np.isfinite(noise.noise).any() else []
-    verdict += [*judging.transforms(noise), *judging.independence(rng, noise), *memory(rng, noise, model.size)]
+    verdict += [
+        *judging.transforms(noise),
+        *judging.independence(rng, noise, recipe.reparameterization == "triangular"),
+        *memory(rng, noise, model.size),
+    ]
     verdict += [*_open_loop(found, log), *judging.own_policy(key_own, model, log)]
     if isinstance(model.action_space, spaces.Discrete):
         taken = np.bincount(found.steps.action, minlength=int(model.action_space.n))

@@ -124,8 +124,11 @@ def transforms(found: Noise) -> tuple[Diagnostic, ...]:
     return (Diagnostic("noise", worst.share, verdict, sentence),)
 
 
-def independence(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ...]:
-    """Whether state, action and the other dimensions foresee the noise of one, or its size."""
+def independence(rng: np.random.Generator, found: Noise, triangular: bool = False) -> tuple[Diagnostic, ...]:
+    """Whether state, action and the other dimensions foresee the noise of one, or its size.
+
+    Where other dimensions alone do, the way out is named: "triangular" noise, or, where it is that, another order.
+    """
     found = found.first(MOST_ROWS)
     others = np.nan_to_num(found.noise)
     tried = []
@@ -134,8 +137,28 @@ def independence(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ..
         told = _foreseen_in(rng, before, found.noise[:, column], found.episode, name)
         tried += [foreseen.of_changes(spread) for foreseen in told]
     tried += _foreseen_in(rng, found.inputs, found.end, found.episode, "the end")[:1]
+    worst = gravest(tried, len(tried), SMALL_SHARE)
+    means = "the model is wrong about the step"
+    if verdict_on(worst, len(tried), SMALL_SHARE, LARGE_SHARE) != "trust" and _is_shared(
+        rng, found, tried.index(worst)
+    ):
+        means += (
+            "; its dimensions may be drawn in another order (order=…)"
+            if triangular
+            else "; dimensions share their noise: fit with triangular"
+        )
     by = "state, action and the noise of other dimensions"
-    return (graded_share("independence", tried, by, "the model is wrong about the step"),)
+    return (graded_share("independence", tried, by, means),)
+
+
+def _is_shared(rng: np.random.Generator, found: Noise, test: int) -> bool:
+    """Whether the noise of other dimensions is enough to foresee that of one; tests are of it and its size in turn."""
+    column, of_size = divmod(test, 2)
+    if found.noise.shape[1] < 2 or column == found.noise.shape[1]:
+        return False
+    before = np.delete(np.nan_to_num(found.noise), column, 1)
+    told = _foreseen_in(rng, before, found.noise[:, column], found.episode, "")[of_size]
+    return told.of_changes(found.spread[column]).share >= SMALL_SHARE
 
 
 class Foreseen(NamedTuple):

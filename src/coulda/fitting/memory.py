@@ -21,7 +21,7 @@ from coulda.episodes import EpisodeLog
 from coulda.episodes.log import spans
 from coulda.evaluation.diagnostics import FEW_EPISODES, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
-from coulda.fitting.confounding import Gain, verdict_of
+from coulda.fitting.confounding import Trace, in_nats, verdict_of
 from coulda.fitting.judging import MOST_ROWS, NOTHING, Foreseen, Noise, graded_share, gravest, share_of
 
 WHAT = "time and what came before"
@@ -44,13 +44,13 @@ def memory(rng: np.random.Generator, found: Noise, states: int) -> tuple[Diagnos
         return ()
     noise, others = _of_noise(rng, found)
     done, part = found.inputs[:, states:], found.episode % PARTS
-    free = _features(rng, np.concatenate([found.inputs[:, :states], _early(found)], 1))
-    past, done = (_rest(free, x, part) for x in (_past(found), done))
+    free = features(rng, np.concatenate([found.inputs[:, :states], _early(found)], 1))
+    past, done = (left_of(free, x, part) for x in (_past(found), done))
     varies = [column for column in done.T if column.std() > 1e-6]
     acts = [_told(past, column, found.episode, "what was done") for column in varies]
-    tests, least = len(acts) + len(noise), float(-0.5 * np.log1p(-LEAST_SHARE))
+    tests = len(acts) + len(noise)
     moves, best = (gravest(tried, tests, LEAST_SHARE) for tried in (noise, acts))
-    return _markov([*noise, *others]), verdict_of(_gain(moves), _gain(best), tests, least, WHAT)
+    return _markov([*noise, *others]), verdict_of(_trace(moves), _trace(best), tests, WHAT)
 
 
 def markov(rng: np.random.Generator, found: Noise) -> tuple[Diagnostic, ...]:
@@ -80,12 +80,12 @@ def lasting_rewards(log: EpisodeLog, fold: np.ndarray) -> tuple[Diagnostic, ...]
     moves = _told(_rest_in_cells(step, past, own)[later], paid[later, 0], episode[later], "what is paid")
     rest = _rest_in_cells(step[:, :1], past, own)[later]
     knows = [_told(rest, x, episode[later], "what was done") for x in done[later].T if x.std() > 1e-6]
-    tests, least = 1 + len(knows), float(-0.5 * np.log1p(-LEAST_SHARE))
+    tests = 1 + len(knows)
     best = gravest(knows, tests, LEAST_SHARE)
     if tests * moves.chance >= UNUSUAL or moves.share < LEAST_SHARE:
         told = "Given states and action, what is paid does not depend on what came before."
         return (Diagnostic("rewards", moves.share, "trust", told),)
-    found = verdict_of(_gain(moves), _gain(best), tests, least, "what came before")
+    found = verdict_of(_trace(moves), _trace(best), tests, "what came before")
     told = found.sentence.replace("what follows", "what is paid", 1)
     more = "Something that lasts and was not logged pays: returns of the model vary otherwise than those of the log."
     return (replace(found, name="rewards", sentence=f"{told} {more}"),)
@@ -112,9 +112,9 @@ def _short(found: Noise) -> bool:
 def _of_noise(rng: np.random.Generator, found: Noise) -> tuple[list[Foreseen], list[Foreseen]]:
     """What came before tells of the columns of noise; and of their sizes, and the end."""
     part, ones = found.episode % PARTS, np.ones((len(found.time), 1))
-    before = _features(rng, found.inputs)
+    before = features(rng, found.inputs)
     timed = _early(found) * np.concatenate([ones, found.inputs], 1)
-    rest = _rest(before, np.concatenate([timed, _past(found), _last(found)], 1), part)
+    rest = left_of(before, np.concatenate([timed, _past(found), _last(found)], 1), part)
     # Heavy tails would decide otherwise.
     noise = {f"the noise of {name}": np.clip(x, -4, 4) for name, x in zip(found.names, found.noise.T, strict=True)}
     sizes = {f"the size of {name}": np.abs(x) for name, x in noise.items()}
@@ -123,7 +123,7 @@ def _of_noise(rng: np.random.Generator, found: Noise) -> tuple[list[Foreseen], l
         known = np.isfinite(target)
         if np.unique(found.episode[known]).size < 2 * FEW_EPISODES:
             return NOTHING
-        left = _rest(before[known], target[known][:, None], part[known])[:, 0]
+        left = left_of(before[known], target[known][:, None], part[known])[:, 0]
         return _told(rest[known], left, found.episode[known], name)
 
     of_noise, of_sizes = (
@@ -150,9 +150,10 @@ def _told(rest: np.ndarray, target: np.ndarray, episode: np.ndarray, what: str) 
     return share_of(target, x @ slope, there, chance, what, columns / len(target))
 
 
-def _gain(found: Foreseen) -> Gain:
+def _trace(found: Foreseen) -> Trace:
     """In nats, as if all were normal."""
-    return Gain(float(-0.5 * np.log1p(-min(found.share, 0.99))), found.chance)
+    nats, least = (float(-0.5 * np.log1p(-min(share, 0.99))) for share in (found.share, LEAST_SHARE))
+    return in_nats(nats, found.chance, least)
 
 
 def _early(found: Noise) -> np.ndarray:
@@ -179,7 +180,7 @@ def _last(found: Noise) -> np.ndarray:
     return np.where(follows[:, None], np.roll(values, 1, 0), 0.0)
 
 
-def _features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+def features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     """Standardized columns, their products, and random waves."""
     spread = x.std(0)
     x = (x - x.mean(0)) / np.where(spread > 1e-6, spread, 1.0)
@@ -189,7 +190,7 @@ def _features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, x[:, one] * x[:, other], waves], 1)
 
 
-def _rest(features: np.ndarray, target: np.ndarray, part: np.ndarray) -> np.ndarray:
+def left_of(features: np.ndarray, target: np.ndarray, part: np.ndarray) -> np.ndarray:
     """What regressions on the other parts of the episodes leave of the targets, `[n, q]`."""
     left = np.zeros(target.shape)
     for k in np.unique(part):

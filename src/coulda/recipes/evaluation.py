@@ -20,6 +20,7 @@ from coulda.executors import Executor, Work, WorkSpec
 from coulda.hindsight.choosing import found_anywhere
 from coulda.naming import anywhere
 from coulda.policies import find_policy
+from coulda.policies.checks import check_policy_acts
 from coulda.policies.logged import COLUMN
 from coulda.pomdp import Policy
 from coulda.progress import Advance
@@ -86,6 +87,15 @@ class EvaluationRecipe:
         if name.startswith(COLUMN):
             return policy_in_table(tables_of(Path(self.log)) or self.log, name.removeprefix(COLUMN), self.columns)
         return find_policy(name, self.episodes.schema.action_space)
+
+    def check_policies(self) -> None:
+        """Refuse policies that could not be run in a model of the log: before one is fitted, which takes long."""
+        schema = self.episodes.schema
+        for name, policy in self.named_policies.items():
+            try:
+                check_policy_acts(policy, schema.observation_space, schema.action_space, "the log")
+            except CouldaError as error:
+                raise CouldaError(f"policy '{name}' does not fit: {error}") from error
 
     @cached_property
     def on_scenarios(self) -> OnScenarios | None:
