@@ -104,7 +104,8 @@ def _dry_episode(
         made = _safely(program, f"step {t + 1}", taped_step, env, action, row.after(t + 1))
         if not isinstance(made, tuple) or len(made) != 5:
             raise CouldaError(
-                f"step of {program.name} returned {_kind(made)}; return observation, reward, terminated, truncated, info"
+                f"step of {program.name} returned {_kind(made)}; return observation, reward, terminated, truncated and "
+                "info"
             )
         found.append((copy.deepcopy(made[:4]), GENERATOR.used))
         if made[2] or made[3]:

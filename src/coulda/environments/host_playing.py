@@ -87,8 +87,8 @@ class Program(NamedTuple):
             found: Any = sys.modules.get(place or "")
             for part in name.split("."):
                 found = getattr(found, part, None)
-            main = sys.modules["__main__"]
-            if found is None or (place == "__main__" and not hasattr(main, "__file__")):
+            script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")  # of a notebook there is none
+            if found is None or (place == "__main__" and not script.is_file()):
                 raise CouldaError(
                     f"worker processes cannot import `{name}` of {place}. Write it into a module, such as my.py, and "
                     "give it as my.make_env or 'my.py:make_env'; or run it in this process with workers=0"

@@ -1,8 +1,8 @@
 """What a network is shown of observations, actions, rewards and states: numbers of one size, whatever they were.
 
 Sizes are learned from simulated pairs, from what is within their histories and nothing else. A number is centered and
-scaled by quantiles, and grows by its logarithm beyond all that was simulated; one with a heavy tail is shown by its rank.
-An integer of few values is shown by ones and zeros.
+scaled by quantiles, and grows by its logarithm beyond all that was simulated; one with a heavy tail is shown by its
+rank. An integer of few values is shown by ones and zeros.
 """
 
 from collections.abc import Sequence
