@@ -223,7 +223,7 @@ def _fit(recipe: EvaluationRecipe) -> tuple[EvaluationRecipe, str]:
 def table(comparison: Comparison) -> Table:
     """The comparison for the terminal."""
     shown = Table(
-        "policy",
+        Column("policy", overflow="fold"),
         "method",
         Column("value", no_wrap=True),
         "interval",
