@@ -2,10 +2,17 @@
 
 The unknown θ is the first state, a function of its noise, and the data x the first observation; nothing can be done.
 Observations and draws of reference posteriors are read from `../shared/data/sbibm/TASK/NUMBER`, or from
-`.cache/sbibm/TASK/NUMBER`, where those of other tasks than the first two are to be put, as the benchmark has them.
+`.cache/sbibm/TASK/NUMBER`, where this puts those that the benchmark's own package has:
+
+    python -m benchmarks.sbibm
 """
 
 import bz2
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +28,9 @@ from coulda.noise import Bernoulli, Independent, NoiseDistribution, Normal, Unif
 from coulda.pomdp import POMDP, ActionMechanism, GumbelMaxChoice
 
 ROOT = Path(__file__).parents[1]
-DATA = ROOT.parent / "shared" / "data" / "sbibm", ROOT / ".cache" / "sbibm"
+CACHE = ROOT / ".cache" / "sbibm"
+DATA = ROOT.parent / "shared" / "data" / "sbibm", CACHE
+PACKAGE, PLACE = "sbibm==1.1.0", re.compile(r"sbibm/tasks/(?P<task>\w+)/files/num_observation_(\d+)/(.+)")
 OBSERVATIONS = range(1, 11)
 PUBLISHED = {
     "two_moons": {1_000: 0.725, 10_000: 0.606, 100_000: 0.542},
@@ -283,8 +292,25 @@ def reference(task: str) -> np.ndarray:
 def _read(task: str, number: int, name: str) -> np.ndarray:
     path = next((folder / task / str(number) / name for folder in DATA if (folder / task).is_dir()), None)
     if path is None:
-        raise FileNotFoundError(f"no data of {task}; put the benchmark's own under {DATA[-1] / task}/1 … 10")
+        raise FileNotFoundError(f"no data of {task}; `python -m benchmarks.sbibm` brings them")
     if path.suffix == ".bz2":
         with bz2.open(path, "rt") as file:
             return np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
     return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+
+
+def bring() -> None:
+    """Take observations and references of all tasks out of the benchmark's package, which itself is not installed."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, PACKAGE]
+        subprocess.run(asked, check=True)
+        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as package:
+            for name in package.namelist():
+                if (found := PLACE.fullmatch(name)) and found["task"] in TASKS:
+                    place = CACHE.joinpath(*found.groups())
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_bytes(package.read(name))
+
+
+if __name__ == "__main__":
+    bring()

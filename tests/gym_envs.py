@@ -178,3 +178,32 @@ def hanging():
 def shop():
     """For the command line: an environment with a limit of steps of its own."""
     return gymnasium.wrappers.TimeLimit(Shop(), Shop.DAYS)
+
+
+class Spaceless(gymnasium.Env):
+    """Says neither what is seen nor what can be done."""
+
+
+class Listed(Shop):
+    """Observes a list in the place of an array."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 99.0, (1,), np.float32)
+
+    def reset(self, **arguments):
+        return [super().reset(**arguments)[0]], {}
+
+    def step(self, action):
+        found = super().step(action)
+        return [found[0]], *found[1:]
+
+
+class Dated(Shop):
+    """Has the step of older Gyms."""
+
+    def step(self, action):
+        seen, paid, ended, cut, more = super().step(action)
+        return seen, paid, ended or cut, more
+
+
+def unmade():
+    raise RuntimeError("no license")

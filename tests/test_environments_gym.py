@@ -194,6 +194,23 @@ def test_bad_input_is_refused_at_the_door():
         GymSimulator(gym_envs.Growing, horizon=DAYS, workers=0)
     with pytest.raises(CouldaError, match=r"makes a dict, not a gymnasium.Env"):
         GymSimulator(dict, horizon=DAYS, workers=0)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(CouldaError, match=r"Spaceless has no observation_space; let it say what is seen"):
+        GymSimulator(gym_envs.Spaceless, horizon=DAYS, workers=0)
+    with pytest.raises(
+        CouldaError, match=r"(?s)unmade makes no environment. It raised RuntimeError: no license.*in unmade"
+    ):
+        GymSimulator(gym_envs.unmade, horizon=DAYS, workers=0)
+    with pytest.raises(CouldaError, match=r"step of Dated returned 4 things; return observation, reward, terminated"):
+        GymSimulator(gym_envs.Dated, horizon=DAYS, workers=0)
+    with pytest.raises(
+        CouldaError, match=r"(?s)raising failed in a dry run of random actions, in step .*shelf is empty"
+    ):
+        GymSimulator(gym_envs.raising, horizon=DAYS, workers=0)
+
+
+def test_an_observation_may_be_a_list():
+    model = GymSimulator(gym_envs.Listed, horizon=DAYS, workers=0)
+    assert collect(jax.random.key(0), model, AnyAction.of(model), 2).observation.shape == (2 * (DAYS + 1), 1)
 
 
 def test_a_failure_names_the_scenario_and_is_replayed_alone(tmp_path):
@@ -273,6 +290,19 @@ def test_what_goes_wrong_in_a_worker_is_told(make_env, message):
         with pytest.raises(SimulatorError, match=message):
             collect(jax.random.key(0), model, nothing, 16)
         assert model.pool.workers == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make_env", "message"),
+    [
+        (gym_envs.dying, "dying, tried at random: worker 0 died with exit code 7"),
+        (gym_envs.hanging, "hanging, tried at random: worker 0 hung in your environment: no answer in 2 s"),
+    ],
+)
+def test_an_environment_that_dies_or_hangs_is_found_before_it_is_used(make_env, message):
+    with pytest.raises(SimulatorError, match=message):
+        GymSimulator(make_env, horizon=DAYS, workers=2, time_limit=2.0)
 
 
 @pytest.mark.slow

@@ -188,6 +188,17 @@ def test_heavy_tails_are_shown_by_rank():
     assert np.abs(shown.std(0) - 1).max() < 0.1
 
 
+def test_large_numbers_are_as_exact_as_small_ones():
+    """A stock that is often empty and sometimes ten deviations large: one piece more is always as much more."""
+    values = np.concatenate([np.zeros(5000), np.linspace(0, 100, 5000)])[:, None]
+    numbers = Numbers.fitted(values)
+    assert not numbers.heavy.any()
+    shown = lambda x: float(numbers(jnp.array([x], jnp.float32))[0])
+    steps = [shown(x + 1.0) - shown(x) for x in (1.0, 50.0, 99.0)]
+    np.testing.assert_allclose(steps, 1 / float(numbers.scale[0]), rtol=1e-4)
+    assert shown(100.0) < shown(1e9) < shown(100.0) + np.log(1e9)
+
+
 @eqx.filter_jit
 def mean_and_density(head, log_prior, keys):
     nothing = jnp.zeros(1), jnp.zeros(1)

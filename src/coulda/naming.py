@@ -1,5 +1,6 @@
 """Objects by name: `package.module:name`, or `file.py:name`. The one place where a user's own code is imported."""
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -95,14 +96,24 @@ def _from_file(path: Path) -> ModuleType:
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
+    return _executed(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _executed(path: Path, changed: int) -> ModuleType:  # noqa: ARG001
+    """The module of a file: one that is named twice is executed once, and again where it has changed."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # A file finds its neighbors, as when it is run.
+    module, other = importlib.util.module_from_spec(spec), sys.modules.get(path.stem)
+    # A file finds its neighbors, as when it is run; and dataclasses the module that they are defined in.
     sys.path.insert(0, str(path.parent))
+    sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
+        sys.modules.pop(path.stem, None)
+        if other is not None:
+            sys.modules[path.stem] = other
     return module

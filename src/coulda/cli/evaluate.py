@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import jax
 import tyro
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from coulda.cli.episodes import told as understood
 from coulda.cli.executors import ExecutorName, open_executor
@@ -234,7 +234,13 @@ def _fit(recipe: EvaluationRecipe) -> tuple[EvaluationRecipe, str]:
 def table(comparison: Comparison) -> Table:
     """The comparison for the terminal."""
     shown = Table(
-        "policy", "method", "value", "interval", "effective episodes", "verdict", title=f"expected {comparison.asked}"
+        Column("policy", overflow="fold"),
+        "method",
+        Column("value", no_wrap=True),
+        "interval",
+        "effective episodes",
+        "verdict",
+        title=f"expected {comparison.asked}",
     )
     for name, estimate in comparison.rows():
         value = estimate.status if estimate.value is None else f"{estimate.value:.4f}"

@@ -33,7 +33,8 @@ from coulda.storage import replace_json
 class Explain:
     """Find which decisions of a log mattered: what at most k other ones would have made of each episode.
 
-    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it.
+    Models, policies and sources are named `module:name` or `file.py:name`: an object, or a function that makes it. A
+    model may be a Gymnasium environment, as it is: its class, or a function that makes one.
     """
 
     log: Annotated[Path, tyro.conf.Positional]
@@ -186,7 +187,7 @@ def curve_table(found: LogExplanation) -> Table:
     shown = Table("changes", "mean return", "gain", "interval", "whatever the mechanism", "verdict")
     for k, (value, gain) in enumerate(zip(found.curve, found.improvements, strict=True)):
         limits, worst = gain.interval, found.answers.worst
-        interval = "" if limits is None else rf"\[{limits.low:.4f}, {limits.high:.4f}]"
+        interval = "" if limits is None or len(found) < 2 else rf"\[{limits.low:.4f}, {limits.high:.4f}]"
         sure = "" if worst is None else f"{worst[:, k].mean():.4f}"
         verdict = f"[{STYLES[value.verdict]}]{value.verdict}[/]"
         shown.add_row(str(k), f"{value.value:.4f}", f"{gain.value:.4f}", interval, sure, verdict)

@@ -7,11 +7,10 @@ from typing import Annotated
 import gymnasium
 import tyro
 
+from coulda.environments.gym import load_model
 from coulda.episodes import Columns, read_any
 from coulda.errors import CouldaError
-from coulda.naming import load
 from coulda.policies import export_policy, find_policy, write_onnx
-from coulda.pomdp import POMDP
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Export:
         if (self.model is None) == (self.log is None):
             raise CouldaError("name a --model or a --log, one of them: it says what the policy sees and does")
         if self.model is not None:
-            model = load(self.model, POMDP)
+            model = load_model(self.model)
             return model.observation_space, model.action_space
         assert self.log is not None
         schema = read_any(self.log, self.columns).schema

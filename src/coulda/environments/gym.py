@@ -11,10 +11,9 @@ from collections.abc import Callable
 import gymnasium
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from coulda.environments.dry_run import dry_run, random_episode, with_margin
+from coulda.environments.dry_run import with_margin
 from coulda.environments.host import HostSimulator, Spaces
 from coulda.environments.host_playing import Program
 from coulda.environments.host_workers import Pool
@@ -26,9 +25,6 @@ from coulda.noise import Uniform
 from coulda.pomdp import POMDP, ActionMechanism, Episode, GumbelMaxChoice, LocationScaleAction, Scenario
 from coulda.pomdp.batching import host_call
 from coulda.pomdp.black_box import Inverted
-
-PILOT, PILOT_STEPS = 3, 40
-"""Episodes on which inversion is tried, and their first observations."""
 
 
 class GymSimulator(HostSimulator):
@@ -66,7 +62,10 @@ class GymSimulator(HostSimulator):
         env = program.made()
         spaces = Spaces(env.observation_space, env.action_space)
         program = program._replace(horizon=_horizon(env, program, horizon))
-        drawn = dry_run(program, env)
+        env.close()
+        trial = Pool(program, min(workers, 1), time_limit)
+        drawn = trial.tried("dry_run")[0].tolist()
+        trial.close()
         draws = [
             with_margin(most) if given is None else given
             for most, given in zip(drawn, (draws_at_reset, draws_per_step), strict=True)
@@ -98,19 +97,7 @@ class GymSimulator(HostSimulator):
 
     def check_invertible(self) -> None:
         """Some episodes of its own must be explained."""
-        rng = np.random.default_rng(0)
-        program = self.pool.program
-        for _ in range(PILOT):
-            _, _, initial, transition = program.examples
-            rows = rng.random((program.horizon + 1, max(initial.size, transition.size)), np.float32)
-            first, rest = rows[0, : initial.size], rows[1:, : transition.size]
-            observed, actions, rewards, live = random_episode(program, first, rest, rng)
-            fresh = rng.random((1, *initial.shape), np.float32), rng.random((1, *rest.shape), np.float32)
-            dice = rng.random((1, program.horizon + 1))
-            leaves = *jax.tree.leaves((observed, actions)), rewards, live, np.int32(PILOT_STEPS), *fresh, dice
-            *_, failed = invert_episode(program, *leaves, careful=True)
-            if failed >= 0:
-                raise CouldaError(f"an episode of {program.name}'s own could not be explained from step {failed} on")
+        self.pool.tried("pilot")
 
 
 def _horizon(env: gymnasium.Env, program: Program, given: int | None) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 from coulda.errors import CouldaError
 from coulda.naming import named
 
+OURS = str(Path(__file__).parents[1])
 MOST_LANES = 8
 """As many programs may run side by side without disturbing each other."""
 
@@ -56,9 +57,15 @@ class Program(NamedTuple):
     def made(self) -> gymnasium.Env:
         """A new environment."""
         make = named(self.make_env) if isinstance(self.make_env, str) else self.make_env
-        env = make()
+        try:
+            env = make()
+        except Exception as error:
+            raise CouldaError(f"{self.name} makes no environment. {raised(error)}") from error
         if not isinstance(env, gymnasium.Env):
             raise CouldaError(f"{self.name} makes a {type(env).__name__}, not a gymnasium.Env")
+        for space in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, space, None), gymnasium.Space):
+                raise CouldaError(f"{self.name} has no {space}; let it say what is seen and what can be done")
         return env
 
     @property
@@ -80,12 +87,18 @@ class Program(NamedTuple):
             found: Any = sys.modules.get(place or "")
             for part in name.split("."):
                 found = getattr(found, part, None)
-            main = sys.modules["__main__"]
-            if found is None or (place == "__main__" and not hasattr(main, "__file__")):
+            script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")  # of a notebook there is none
+            if found is None or (place == "__main__" and not script.is_file()):
                 raise CouldaError(
                     f"worker processes cannot import `{name}` of {place}. Write it into a module, such as my.py, and "
                     "give it as my.make_env or 'my.py:make_env'; or run it in this process with workers=0"
                 )
+
+
+def raised(error: Exception) -> str:
+    """What was raised, and where in a user's own code: our frames are left out."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(OURS)]
+    return f"It raised {type(error).__name__}: {error}\n{''.join(traceback.format_list(frames))}".rstrip()
 
 
 class Lane:

@@ -9,12 +9,14 @@ import traceback
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
 import numpy as np
 
+from coulda.environments.dry_run import dry_run, pilot
 from coulda.environments.host_playing import Inputs, Player, Program, RowError, saved, unflattened
 from coulda.errors import CouldaError
 from coulda.naming import anywhere
@@ -23,6 +25,8 @@ START_LIMIT = 300.0
 """Seconds for a worker to import what it needs."""
 LOOK = 0.5
 """Seconds between two looks at a worker that is silent."""
+TRIALS = {"dry_run": dry_run, "pilot": pilot}
+"""What is found out of a program before it is used."""
 
 
 class SimulatorError(CouldaError):
@@ -51,7 +55,6 @@ class Pool:
                 program = program._replace(make_env=anywhere(program.make_env))
         self.program, self.size, self.time_limit = program, workers, time_limit
         self.workers: list[_Worker] = []
-        self.here = Player(program)
         self._one_at_a_time = threading.Lock()  # Devices call by threads of their own.
 
     def __repr__(self) -> str:
@@ -68,6 +71,24 @@ class Pool:
     def invert(self, *arguments: np.ndarray) -> list[np.ndarray]:
         """See `Player.invert`."""
         return self._shared("invert", arguments, None, self.here.invert)
+
+    def tried(self, trial: str) -> list[np.ndarray]:
+        """What a trial of the program finds; in the first worker, if there are any, since it may die or hang."""
+        if not self.size:
+            return TRIALS[trial](self.program, lambda: None)
+        self.start()
+        self.workers[0].ask(trial, [])
+        status, found = self.workers[0].answer(self.time_limit)
+        if status != "fine":
+            self.close()
+            _, text = found
+            raise SimulatorError(text if status == "failed" else f"{self.program.name}, tried at random: {text}")
+        return found
+
+    @cached_property
+    def here(self) -> Player:
+        """Who plays in this process."""
+        return Player(self.program)
 
     def _advance_here(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return self.here.advance(unflattened(self.program, arrays[:-1]), arrays[-1])
@@ -149,7 +170,7 @@ class _Worker:
             while not self.pipe.poll(LOOK):
                 if self.row.value != row:
                     row, since = self.row.value, time.monotonic()
-                limit = time_limit if self.begun else START_LIMIT
+                limit = time_limit if self.begun or row >= 0 else START_LIMIT
                 if time.monotonic() - since > limit:
                     self.process.kill()
                     where = "in your environment" if row >= 0 else "before it began"
@@ -201,19 +222,34 @@ def _receive(pipe: Connection) -> tuple[str, list[np.ndarray]]:
 def _serve(pipe: Connection, row: Any, program: Program) -> None:
     """The worker: answers each command until it is told to stop, or the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the pipe.
-    player = Player(program, row)
+    player: Player | None = None
     with suppress(EOFError, OSError):
         while True:
             command, arrays = _receive(pipe)
             if command == "close":
                 return
             try:
-                if command == "advance":
-                    found = player.advance(unflattened(program, arrays[:-1]), arrays[-1])
+                if command in TRIALS:
+                    found = TRIALS[command](program, lambda: _count(row))
                 else:
-                    found = player.invert(arrays)
+                    player = player or Player(program, row)
+                    found = _played(player, command, arrays)
                 _send(pipe, "fine", found)
             except Exception as error:
-                place, text = (error.row, error.text) if isinstance(error, RowError) else (-1, traceback.format_exc())
+                place, text = (error.row, error.text) if isinstance(error, RowError) else (-1, _told(error))
                 _send(pipe, "failed", [np.array(place), np.frombuffer(text.encode(), np.uint8)])
             row.value = -1
+
+
+def _count(row: Any) -> None:
+    row.value += 1
+
+
+def _played(player: Player, command: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    if command == "advance":
+        return player.advance(unflattened(player.program, arrays[:-1]), arrays[-1])
+    return player.invert(arrays)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, CouldaError) else traceback.format_exc()

@@ -185,9 +185,11 @@ class LogExplanation:
         improved = self.improvements[-1]
         assert improved.interval is not None
         helped = sum(helps(v, l) for v, l in zip(found.value[:, -1], found.logged, strict=True))
-        more = f"{improved.interval.low:.3g} to {improved.interval.high:.3g} more"
-        means = f"{found.value[:, -1].mean():.4g} instead of {found.logged.mean():.4g} ({more})"
-        said = [f"With at most {k} other decisions {helped:,} of {len(self):,} episodes would have gone better."]
+        means = f"{found.value[:, -1].mean():.4g} instead of {found.logged.mean():.4g}"
+        if len(self) > 1:
+            means += f" ({improved.interval.low:.3g} to {improved.interval.high:.3g} more)"
+        decisions = "decision" if k == 1 else "decisions"
+        said = [f"With at most {k} other {decisions} {helped:,} of {len(self):,} episodes would have gone better."]
         of = str(Returns(self.question.discount))
         said.append(f"The mean {of}{',' * (',' in of)} would have been {means}.")
         if found.worst is not None:

@@ -54,7 +54,7 @@ class AmortizedMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """-log q(u | h_t) of pairs that were held out, in nats."""
 
 
-AMORTIZED = Kind("hindsight", 2, AmortizedMetadata)
+AMORTIZED = Kind("hindsight", 3, AmortizedMetadata)
 
 
 class Amortized(ScenarioSource):

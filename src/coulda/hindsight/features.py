@@ -1,8 +1,8 @@
 """What a network is shown of observations, actions, rewards and states: numbers of one size, whatever they were.
 
 Sizes are learned from simulated pairs, from what is within their histories and nothing else. A number is centered and
-scaled by quantiles, and grows by its logarithm beyond four deviations; one with a heavy tail is shown by its rank. An
-integer of few values is shown by ones and zeros.
+scaled by quantiles, and grows by its logarithm beyond all that was simulated; one with a heavy tail is shown by its
+rank. An integer of few values is shown by ones and zeros.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,6 @@ from coulda.tails import normal_quantile
 MOST_VALUES = 128
 """Of an integer that is shown by ones and zeros."""
 KNOTS = 65
-LINEAR = 4.0
-"""Deviations up to which a number is shown as it is."""
 HEAVY = 4.0
 """How many times as far from the median the quantile of 99.5 % lies as that of 84 %: 2.6 for a normal distribution, 4
 for an exponential one."""
@@ -54,7 +52,7 @@ class Numbers(eqx.Module):
 
     @classmethod
     def blank(cls, size: int) -> "Numbers":
-        """That shows numbers as they are."""
+        """Before they are fitted."""
         return cls(jnp.zeros(size), jnp.ones(size), jnp.zeros(size, bool), jnp.zeros((KNOTS, size)))
 
     @classmethod
@@ -76,9 +74,11 @@ class Numbers(eqx.Module):
     def __call__(self, values: Array) -> Array:
         """The features `[d]`; a number that is missing is zero, and `far` says so."""
         values = jnp.where(jnp.isnan(values), self.center, values.astype(jnp.float32))
+        # What is seen often tells by how little it differs from a state: large numbers are as exact as small ones.
+        low, high = ((edge - self.center) / self.scale for edge in (self.knots[0], self.knots[-1]))
         plain = (values - self.center) / self.scale
-        beyond = jnp.maximum(jnp.abs(plain) - LINEAR, 0.0)
-        plain = jnp.clip(plain, -LINEAR, LINEAR) + jnp.sign(plain) * jnp.log1p(beyond)
+        beyond = plain - jnp.clip(plain, low, high)
+        plain = plain - beyond + jnp.sign(beyond) * jnp.log1p(jnp.abs(beyond))
         ranked = jax.vmap(jnp.interp, (0, 1, None))(values, self.knots, jnp.asarray(_SCORES, jnp.float32))
         return jnp.where(self.heavy, ranked, plain)
 

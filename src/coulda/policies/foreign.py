@@ -100,7 +100,8 @@ def _classifier(name: str, found: Any, space: gymnasium.Space) -> Ask:
     if classes is None:
         return _stateless(lambda observations: found.predict_proba(_table(observations)))
     if np.asarray(classes).dtype.kind not in "iu":
-        raise CouldaError(f"{name} has the classes {list(classes)}; fit it to the numbers of actions, 0 … {count - 1}.")
+        names = np.asarray(classes).tolist()
+        raise CouldaError(f"{name} has the classes {names}; fit it to the numbers of actions, 0 … {count - 1}.")
     for unknown in [int(one) for one in classes if not 0 <= one < count][:1]:
         raise CouldaError(f"{name} has a class {unknown}, but the actions are 0 … {count - 1}; fit it to those.")
 

@@ -1,8 +1,9 @@
 """The queue desk and the inventory with trained hindsight: `python -m coulda.studies.amortized --world queue`.
 
-A network is trained by nothing but simulation, and asked whether it is calibrated. Then another policy is evaluated on
-200 logs: how often the interval of CF-PE holds its true value, and how wide it is beside those of MB-PE and importance
-sampling. The network and every part of the answer are kept, so that it can be stopped and begun again.
+A network is trained by nothing but simulation, and asked whether it is calibrated; with `--corrected`, whether it is
+when its draws are weighed. Then another policy is evaluated on 200 logs: how often the interval of CF-PE holds its true
+value, and how wide it is beside those of MB-PE and importance sampling. The network and every part of the answer are
+kept, so that it can be stopped and begun again.
 """
 
 import json
@@ -42,7 +43,7 @@ class AmortizedStudy:
     passes: int | None = None
     """The most passes over the pairs."""
     corrected: bool = False
-    """Whether the network's draws are weighed by the density that the model has."""
+    """Whether the network's draws are weighed by the density that the model has; then only calibration is asked."""
     logs: int = 200
     """Logs evaluated."""
     episodes: int = 100
@@ -75,10 +76,11 @@ class AmortizedStudy:
             "scenarios of an episode": self.scenarios,
             "seed": self.seed,
             "calibration": self._kept("calibration", lambda: self._calibrated(key_calibrate, source, model, case)),
-            "coverage": self._kept(
-                "coverage", lambda: self._coverage(key_log, key_evaluate, key_truth, source, model, case)
-            ),
         }
+        if not self.corrected:  # whose draws are dear
+            found["coverage"] = self._kept(
+                "coverage", lambda: self._coverage(key_log, key_evaluate, key_truth, source, model, case)
+            )
         name = f"{'corrected' if self.corrected else 'amortized'}-{self.world}.json"
         self.out.mkdir(parents=True, exist_ok=True)
         replace_json(self.out / name, found)
