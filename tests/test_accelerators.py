@@ -73,14 +73,18 @@ HOST = {
 """What is never compiled, and why; docs/accelerators.md says the same."""
 
 
-def foreign(program: Callable[..., Any], *arguments: Any, platform: str) -> set[str]:
-    """Calls back to this process, or else the custom calls of a program that no library of the platform answers."""
+def traced(program: Callable[..., Any], *arguments: Any) -> Any:
+    """The program, for any platform."""
     arrays, other = eqx.partition(arguments, lambda x: eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct))
     run = lambda arrays: eqx.filter(program(*eqx.combine(arrays, other)), eqx.is_array)
-    traced = jax.jit(run).trace(arrays)
-    if callbacks := {name for name in _primitives(traced.jaxpr.jaxpr) if "callback" in name}:
+    return jax.jit(run).trace(arrays)
+
+
+def foreign(program: Any, platform: str) -> set[str]:
+    """Calls back to this process, or else custom calls of a traced program that no library of the platform answers."""
+    if callbacks := {name for name in _primitives(program.jaxpr.jaxpr) if "callback" in name}:
         return callbacks  # which cannot even be lowered
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    text = program.lower(lowering_platforms=(platform,)).as_text()
     calls = set(re.findall(r"custom_call @([\w.$]+)", text)) | set(re.findall(r'call_target_name = "([^"]+)"', text))
     return {name for name in calls if not LIBRARIES.fullmatch(name)}
 
@@ -262,23 +266,24 @@ FAST = 2
     "name", [pytest.param(name, marks=() if i < FAST else pytest.mark.slow) for i, name in enumerate(PROGRAMS)]
 )
 def test_nothing_of_a_program_belongs_to_the_cpu(name):
-    program, *arguments = PROGRAMS[name]()
+    program = traced(*PROGRAMS[name]())
     for platform in PLATFORMS:
-        assert foreign(program, *arguments, platform=platform) == set(), platform
+        assert foreign(program, platform) == set(), platform
 
 
 def test_a_call_to_the_host_is_found():
     model = tiger(horizon=3, reparameterization="gumbel_max")
     outside = as_policy(lambda observations: np.full((len(observations), 3), 1 / 3), model.action_space)
     act = lambda keys: batched(lambda key: rollout(model, outside, model.scenario_prior.sample(key)), keys)
+    program = traced(act, jax.random.split(KEY, 8))
     for platform in PLATFORMS:
-        assert foreign(act, jax.random.split(KEY, 8), platform=platform) == {"pure_callback"}
+        assert foreign(program, platform) == {"pure_callback"}
 
 
 def test_lapack_is_found_where_a_cpu_would_use_it():
-    symmetric = lambda x: jnp.linalg.eigvalsh(x)
-    assert any("lapack" in name for name in foreign(symmetric, jnp.eye(3), platform="cpu"))
-    assert not foreign(symmetric, jnp.eye(3), platform="cuda")
+    symmetric = traced(lambda x: jnp.linalg.eigvalsh(x), jnp.eye(3))
+    assert any("lapack" in name for name in foreign(symmetric, "cpu"))
+    assert not foreign(symmetric, "cuda")
 
 
 def test_operations_are_counted_as_by_hand():
