@@ -6,6 +6,7 @@ import jax
 import pytest
 import tyro
 
+from coulda.cli import main
 from coulda.cli.evaluate import Evaluate
 from coulda.cli.fit import Fit
 from coulda.episodes import collect, write_any
@@ -78,3 +79,26 @@ def test_what_does_not_fit_together_is_refused(folder: Path, capsys):
         run(Fit, short, "--reparameterization", "gumbel_max", "--dry-run")
     with pytest.raises(CouldaError, match="name one of"):
         run(Fit, folder / "log.csv", "--reparameterization", "additive", "--dry-run")
+
+
+def test_a_policy_that_no_fit_could_run_is_found_before_one_is_made(folder: Path):
+    (folder / "many.py").write_text("from coulda.policies import UniformPolicy\nmany = UniformPolicy(7)\n")
+    recipe = Evaluate(folder / "log.csv", [f"{folder / 'many.py'}:many"]).recipe()
+    with pytest.raises(CouldaError, match=r"policy 'many' does not fit: UniformPolicy knows 7 actions.* in the log"):
+        recipe.check_policies()
+
+
+def test_slips_of_the_command_line_get_a_sentence(folder: Path, capsys):
+    log = folder / "log.csv"
+    for arguments, said in (
+        ((log, log, "--reparameterization", "gumbel_max", "--dry-run"), "quote the pattern"),
+        ((log, "--reparameterization", "additive", "--dry-run"), "since observations and actions are numbered: "),
+        (
+            (log, "--reparameterization", "gumbel_max", "--dry-run", "--recipe", "neural", "--order", "0", "1"),
+            "'gumbel",
+        ),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["fit", *map(str, arguments)])
+        assert stopped.value.code == 2
+        assert said in capsys.readouterr().err
