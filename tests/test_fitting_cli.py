@@ -77,6 +77,10 @@ def test_what_does_not_fit_together_is_refused(folder: Path, capsys):
     short.write_text("episode,step,observation,action,reward\n" + "".join(f"{e},0,{9 * e},0,1\n" for e in range(6)))
     with pytest.raises(CouldaError, match="46 observations in 6 steps"):
         run(Fit, short, "--reparameterization", "gumbel_max", "--dry-run")
+    rows = "".join(f"{e},{t},id{2 * e + t},0,1\n" for e in range(6) for t in range(2))
+    short.write_text(f"episode,step,observation,action,reward\n{rows}")
+    run(Fit, short, "--reparameterization", "gumbel_max", "--dry-run")
+    assert "pairs of observation and action occur once" in capsys.readouterr().out
     with pytest.raises(CouldaError, match="name one of"):
         run(Fit, folder / "log.csv", "--reparameterization", "additive", "--dry-run")
 

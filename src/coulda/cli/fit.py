@@ -123,9 +123,8 @@ class Fit:
 def plan(log: EpisodeLog, recipe: Recipe, why: str) -> tuple[str, ...]:
     """What would be fitted, and why; refuses what cannot be."""
     deal(log, recipe.folds)
-    if isinstance(recipe, TabularFit):
-        count(log)
-    elif isinstance(recipe, NeuralFit):
+    tried = count(log).tried if isinstance(recipe, TabularFit) else np.zeros(0)
+    if isinstance(recipe, NeuralFit):
         steps_of(log)
     told = [
         f"{len(log):,} episodes, {log.num_steps:,} steps of at most {log.max_length}.",
@@ -134,6 +133,10 @@ def plan(log: EpisodeLog, recipe: Recipe, why: str) -> tuple[str, ...]:
     ]
     if isinstance(recipe, NeuralFit):
         told.append(f"{recipe.folds} networks in one program, {recipe.epochs(log.num_steps)} epochs at most.")
+    if (once := int((tried == 1).sum())) > (tried > 0).sum() / 2:
+        told.append(
+            f"{once} of {(tried > 0).sum()} pairs of observation and action occur once: little can be known of them."
+        )
     if isinstance(log.action, np.ndarray) and log.action.dtype.kind in "iu" and np.ptp(log.action) == 0:
         names, only = log.schema.action_names, int(log.action.flat[0])
         called = names[only] if names else only
