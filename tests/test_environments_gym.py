@@ -312,13 +312,16 @@ def test_the_command_line_takes_a_function_that_makes_an_environment(tmp_path, s
         "import numpy as np\nfrom tests.gym_envs import shop as make_env\nfrom coulda.policies import TabularPolicy\n"
         "policy = TabularPolicy(np.eye(5)[np.full(13, 2)])\n"
     )
-    found = subprocess.run(
-        f"{sys.executable} -m coulda evaluate log --model my.py:make_env --policy my.py:policy --out out".split(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "", "COLUMNS": "160"},
-    )
-    assert found.returncode == 0, found.stderr
-    assert "inverted" in found.stdout
-    assert "CF-PE" in found.stdout
+    for arguments, told in (
+        ("evaluate log --model my.py:make_env --policy my.py:policy --out out", ("inverted", "CF-PE")),
+        ("export my.py:policy acting --model my.py:make_env", ("from acting.act import load",)),
+    ):
+        found = subprocess.run(
+            f"{sys.executable} -m coulda {arguments}".split(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "", "COLUMNS": "160"},
+        )
+        assert found.returncode == 0, found.stderr
+        assert all(words in found.stdout for words in told)

@@ -66,6 +66,7 @@ def test_one_episode(folder: Path, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "The return was" in printed
     assert "The mean return, discounted by 0.5 a step, would have been" in printed
+    assert "-inf" not in printed  # one episode has no interval
     written = json.loads((folder / "one" / "explanations.json").read_text())
     assert [episode["episode"] for episode in written["episodes"]] == [3]
     log = collect(jax.random.key(0), forest(horizon=5, reparameterization="gumbel_max"), UniformPolicy(2), 40)
