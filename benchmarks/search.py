@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from benchmarks.harness import child, sized
 from coulda.devices import sum_over_devices, use_all_cores
-from coulda.experiments.policy_search import WEIGHTINGS, adam
+from coulda.experiments.policy_search import WEIGHTINGS
 from coulda.experiments.reproduction import ingredients, search_preset
 from coulda.hindsight.learned import Learned
 from coulda.planners.mixture import ExpertSchedule, prepared
@@ -57,7 +57,7 @@ def measure(name: str) -> dict[str, Any]:
     weighting = WEIGHTINGS[preset.settings[0].weighting]
     objective = ReturnWeightedRegression(preset.num_rollouts, 1.0, *weighting, preset.num_resampled)
     planner = ExpertSchedule(solvers(sokoban), preset.beta, preset.time_constant)
-    optimizer = adam(preset.learning_rate)
+    optimizer = preset.optimizer(preset.learning_rate)
     search = PolicySearch(environment, environment, source, optimizer, planner, objective, preset.num_episodes)
     state = search.init(preset.first_policy(0))
     scenarios, episodes = search.collect(key, state)

@@ -7,7 +7,7 @@ IMPALA learns from as many episodes of the same environment, without a model.
 """
 
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from coulda.planners.mixture import ExpertSchedule
 from coulda.policies.conv_lstm import ConvLSTMPolicy
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.impala import ImpalaRecipe
+from coulda.recipes.running import falling
 from coulda.recipes.scenario_model import ScenarioRecipe
 from coulda.recipes.sokoban import PolicyNetwork, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
@@ -112,12 +113,18 @@ class SearchPreset:
     """The learning rate of Adam."""
     impala_learning_rate: float | None = None
     """IMPALA's own, where it is another."""
+    falling: float = 0.0
+    """The share of the updates, at the end, over which all learning rates fall to 0 along a cosine."""
     network: PolicyNetwork = field(default_factory=PolicyNetwork)
     """The policy's architecture."""
 
     def first_policy(self, seed: int) -> ConvLSTMPolicy:
         """π^0."""
         return self.network.first_policy(jax.random.key(seed), self.ingredients.sokoban)
+
+    def optimizer(self, rate: float, steps: int = 1) -> optax.GradientTransformation:
+        """Adam that takes so many steps an update."""
+        return falling(rate, self.updates * steps, int(self.falling * self.updates) * steps)
 
 
 def reproduce(
@@ -201,6 +208,7 @@ def depends_on(
     if setting.method == "IMPALA":
         settings["loss"] = asdict(ImpalaRecipe().loss)
     else:
+        del settings["impala_learning_rate"]
         inputs["model"], _ = pipeline.scenario_model()
     if setting.expert == "policy":
         inputs["expert"], _ = pipeline.policy()
@@ -234,7 +242,7 @@ def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, se
     if setting.method == "IMPALA":
         work = episodes_of(environment, preset.first_policy(seed), batch=preset.num_episodes, seed=seed)
         rate = preset.impala_learning_rate or preset.learning_rate
-        return Impala(InProcess(work), adam(rate), ImpalaRecipe().loss)
+        return Impala(InProcess(work), preset.optimizer(rate), ImpalaRecipe().loss)
     steps, source = METHODS[setting.method], Learned(environment, pipeline.scenario_model()[1])
     source = source if steps is None else source.given(steps)
     return make_search(pipeline, environment, source, preset, setting)
@@ -253,7 +261,7 @@ def make_search(
         environment,
         environment,
         source,
-        adam(preset.learning_rate),
+        preset.optimizer(preset.learning_rate, preset.steps),
         ExpertSchedule(expert, preset.beta, preset.time_constant),
         ReturnWeightedRegression(preset.num_rollouts, preset.temperature, normalization, ratio, preset.num_resampled),
         preset.num_episodes,
@@ -335,9 +343,3 @@ def _by_setting(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     for run in runs:
         grouped.setdefault(str(Setting(**run["setting"])), []).append(run)
     return grouped
-
-
-@cache
-def adam(rate: float) -> optax.GradientTransformation:
-    """One object per rate, so that methods share their compiled programs."""
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))

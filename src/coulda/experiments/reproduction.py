@@ -124,12 +124,15 @@ def longer_search_preset(sizes: Ingredients, preset: str) -> SearchPreset:
     """Figure 2, right, for as long as it takes in the paper's world; as results/NOTES.md says, before it was run.
 
     A scenario model that has seen the solver act too, a temperature at which a solved level does not outweigh all
-    others, and four steps an update towards the argmax of equation 1.
+    others, and four steps an update towards the argmax of equation 1, at a rate that falls in the second half.
     """
     scenarios = replace(sizes.scenarios, expert=True, updates=min(sizes.scenarios.updates, 2500))
     made = replace(search_preset(sizes, preset), ingredients=replace(sizes, scenarios=scenarios), name="longer-search")
-    made = replace(made, settings=every_method("batch, no ratio"), temperature=4.0, steps=4, impala_learning_rate=1e-2)
-    return made if preset == "smoke" else replace(made, seeds=5, updates=2000, evaluate_every=100, time_constant=2e4)
+    made = replace(made, settings=every_method("batch, no ratio"), temperature=4.0, steps=4, falling=0.5)
+    if preset == "smoke":
+        return made
+    made = replace(made, seeds=5, updates=2000, evaluate_every=100, time_constant=2e4)
+    return replace(made, num_resampled=16, learning_rate=1e-2, impala_learning_rate=1e-2)
 
 
 def planners_preset(sizes: Ingredients, preset: str) -> SearchPreset:
