@@ -1,4 +1,6 @@
-"""`make bench`: every benchmark in turn, or those that are named; results as JSON on standard output.
+"""`make bench`: the benchmarks in turn, or those that are named; results as JSON on standard output.
+
+One that fails does not lose what the others found: it is named at the end, and the command fails.
 
 Peers are installed into `.cache/peers` when they are first needed, each into an environment of its own.
 """
@@ -9,6 +11,11 @@ import datetime
 import importlib
 import json
 import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +41,19 @@ BENCHMARKS = [
     "accelerators",
     "startup",
 ]
+HOURS = ["amortized"]
+"""Those that take hours, and are run when they are named."""
 RESULTS = ROOT / "results" / "benchmarks"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; all by default")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"benchmarks to run; all but {', '.join(HOURS)}, which takes hours, by default",
+    )
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     parser.add_argument("--tiny", action="store_true", help="show in seconds that they run; the numbers mean nothing")
     parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.relative_to(ROOT)}/NAME.json")
@@ -51,7 +65,27 @@ def main() -> None:
     if asked.list:
         print("\n".join(f"{name:16}{summary(name)}" for name in BENCHMARKS))
         return
-    print(json.dumps({name: run(name, asked.write) for name in asked.names or BENCHMARKS}, indent=2))
+    found, failed = each(
+        asked.names or [name for name in BENCHMARKS if name not in HOURS], partial(run, write=asked.write)
+    )
+    print(json.dumps(found, indent=2))
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def each(names: list[str], run: Callable[[str], Any]) -> tuple[dict[str, Any], list[str]]:
+    """What each of them found, and the names of those that failed; on the way it says where it is, and why they did."""
+    found, failed = {}, []
+    for number, name in enumerate(names, 1):
+        start = time.perf_counter()
+        print(f"{number} of {len(names)}: {name} …", file=sys.stderr, flush=True)
+        try:
+            found[name] = run(name)
+        except Exception:  # a peer's installation, a peer, or ours: the others go on
+            traceback.print_exc()
+            failed.append(name)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return found, failed
 
 
 def summary(name: str) -> str:

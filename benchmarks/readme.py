@@ -213,7 +213,7 @@ not seconds. Start-up has no peer: `startup` has its seconds, and `results/bench
 ## To run them again
 
     python -m benchmarks --list            # what there is
-    python -m benchmarks networks elbo     # some; all by default. Peers are installed when first needed
+    python -m benchmarks networks elbo     # some; by default all but `amortized`, which takes hours. Peers are installed when first needed
     python -m benchmarks --write networks  # also into results/benchmarks/networks.json, with the date
     python -m benchmarks --tiny            # show in seconds that they run; the numbers mean nothing
     python -m benchmarks.readme            # this page

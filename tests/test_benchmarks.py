@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from benchmarks import readme
-from benchmarks.__main__ import BENCHMARKS, summary
+from benchmarks.__main__ import BENCHMARKS, HOURS, each, summary
 from benchmarks.harness import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -53,6 +53,15 @@ def test_list_and_help_do_not_import_what_they_name():
     refused = bench("nothing")
     assert refused.returncode == 2
     assert "there is no benchmark ['nothing']" in refused.stderr
+
+
+def test_one_that_fails_does_not_lose_the_others(capsys):
+    found, failed = each(["1", "nothing", "3"], int)
+    assert (found, failed) == ({"1": 1, "3": 3}, ["nothing"])
+    said = capsys.readouterr().err
+    assert "2 of 3: nothing" in said
+    assert "invalid literal" in said
+    assert set(HOURS) <= set(BENCHMARKS)
 
 
 def test_the_page_is_made_from_the_results():
