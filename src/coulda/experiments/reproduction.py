@@ -132,7 +132,7 @@ def longer_search_preset(sizes: Ingredients, preset: str) -> SearchPreset:
     if preset == "smoke":
         return made
     made = replace(made, seeds=5, updates=2000, evaluate_every=100, time_constant=2e4)
-    return replace(made, num_resampled=16, learning_rate=1e-2, impala_learning_rate=1e-2)
+    return replace(made, num_resampled=16, learning_rate=1e-2, impala_learning_rate=5e-3)
 
 
 def planners_preset(sizes: Ingredients, preset: str) -> SearchPreset:
