@@ -38,7 +38,7 @@ from coulda.recipes.sokoban import (
 )
 from coulda.stages import Stages, read_result, work_folder
 from coulda.storage import ArtifactError
-from coulda.trainer.logs import held_out_curve, read_log
+from coulda.trainer.logs import LOG, held_out_curve, read_log
 
 WORLD = SOKOBAN_WORLDS["7x7"]
 SMOKE = ingredients("smoke")
@@ -297,6 +297,18 @@ def test_whole_seeds_are_kept_and_not_run_again(tmp_path):
 
 
 @pytest.mark.slow
+def test_where_a_run_was_stopped_does_not_show_in_its_curve(tmp_path):
+    """A stop is measured, at update 3 here."""
+    preset = replace(search_preset(ingredients("smoke"), "smoke"), updates=5, evaluate_every=2)
+    lines = [{"step": step, "held_out/solved": step / 10, "held_out/return": step} for step in (2, 3, 4, 5)]
+    lines.insert(1, {"step": 2, "steps_per_second": 7.0, "objective/dead": 0.5})
+    (tmp_path / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = policy_search.curve(tmp_path, preset)
+    assert found["updates"] == [2, 4, 5]
+    assert found["episodes"] == [4, 8, 10]
+    assert found["solved"] == [0.2, 0.4, 0.5]
+
+
 def test_the_solver_plans_in_inferred_levels_however_malformed(smoke):
     preset = search_preset(SMOKE, "smoke")
     pipeline = Pipeline(Stages(smoke / "stages"), SMOKE, False)

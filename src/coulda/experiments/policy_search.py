@@ -233,7 +233,7 @@ def one_run(
         progress=pipeline.progress,
     )
     trained.check_finished()
-    write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset.num_episodes))})
+    write_result(path, settings, {"curve.json": msgspec.json.encode(curve(work, preset))})
 
 
 def make_training(pipeline: Pipeline, preset: SearchPreset, setting: Setting, seed: int) -> PolicySearch | Impala:
@@ -269,15 +269,17 @@ def make_search(
     )
 
 
-def curve(folder: Path, num_episodes: int) -> dict[str, Any]:
+def curve(folder: Path, preset: SearchPreset) -> dict[str, Any]:
     """From the log of a run: true solve rate and return against updates and episodes, and how fast it went."""
     log = read_log(folder / LOG)
-    found = [line for line in log if "held_out/solved" in line]
+    # Where a run was stopped it was measured too; whether it was shall not change its curve.
+    due = lambda step: step % preset.evaluate_every == 0 or step == preset.updates
+    found = [line for line in log if "held_out/solved" in line and due(line["step"])]
     rates = [line["steps_per_second"] for line in log if "steps_per_second" in line]
     dead = [line["objective/dead"] for line in log if "objective/dead" in line]
     return {
         "updates": [line["step"] for line in found],
-        "episodes": [line["step"] * num_episodes for line in found],
+        "episodes": [line["step"] * preset.num_episodes for line in found],
         "solved": [line["held_out/solved"] for line in found],
         "return": [line["held_out/return"] for line in found],
         "updates per second": float(np.median(rates)),
