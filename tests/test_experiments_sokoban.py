@@ -1,6 +1,7 @@
 """PO-Sokoban's experiments from end to end at the smallest size: stages, tampering, disjoint levels, figures."""
 
 import json
+import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from coulda.cli.reproduce import Reproduce
 from coulda.environments.sokoban import solve
 from coulda.environments.sokoban.pool import read_pool
 from coulda.errors import CouldaError
@@ -297,6 +299,28 @@ def test_whole_seeds_are_kept_and_not_run_again(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (Reproduce("mismatch", seeds=2), "--seeds is for evaluation and searches, and not for mismatch"),
+        (Reproduce("search", privileged="no"), "--privileged no is for evaluation, and not for search"),
+        (Reproduce("search", seeds=0), "--seeds is 0; it must be at least 1"),
+    ],
+)
+def test_what_a_figure_has_not_is_refused(tmp_path, asked, why):
+    with pytest.raises(CouldaError, match=re.escape(why)):
+        replace(asked, folder=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_that_are_asked_for():
+    sizes = ingredients("smoke")
+    asked = lambda figure, **options: Reproduce(figure, **options)._asked(FIGURES[figure].preset(sizes, "smoke"))
+    assert asked("search", seeds=7).seeds == 7
+    assert asked("search").seeds == search_preset(sizes, "smoke").seeds
+    assert (asked("evaluation", seeds=7, privileged="no").seeds, asked("evaluation").privileged) == (7, True)
+
+
 def test_where_a_run_was_stopped_does_not_show_in_its_curve(tmp_path):
     """A stop is measured, at update 3 here."""
     preset = replace(search_preset(ingredients("smoke"), "smoke"), updates=5, evaluate_every=2)

@@ -15,6 +15,7 @@ from coulda.experiments.reproduction import ALL, FIGURES, OWN_WORLDS, ingredient
 from coulda.storage import exclusive
 from coulda.studies import sepsis
 
+SEARCHES = ("search", "longer-search", "planners")
 Figure = Literal["models", "evaluation", "search", "longer-search", "planners", "mismatch", "sepsis", "all"]
 
 
@@ -29,7 +30,7 @@ class Reproduce:
     evaluation: Figure 2, left: the error of CF-PE(t), MB-PE and importance sampling.
     search: Figure 2, right: CF-GPS, GPS-like search, MB-PS and IMPALA. The curves of each whole seed are written to
       FOLDER/…/search-seed-K.json; where such a file is there already, by the same recipe, that seed is not run again.
-    longer-search: the same for 2,000 updates and five seeds; two hours of a core a seed at 10x10, and not among all.
+    longer-search: the same for 2,000 updates and five seeds; an hour of a core a seed at 10x10, and not among all.
     planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
     mismatch: Figure 4: the scenario model's prior against its posterior, in latent space.
     sepsis: the experiment of Oberst & Sontag (2019), in which counterfactuals mislead.
@@ -46,7 +47,7 @@ class Reproduce:
     privileged: Literal["yes", "no"] = "yes"
     """Whether evaluation's scenario models see true levels in training, as in the paper; no: they have logs alone."""
     seeds: int | None = None
-    """How many scenario models and logs an evaluation has; by default three for desktop, else one."""
+    """How many scenario models and logs an evaluation has, or runs a setting of a search; by default the preset's."""
     folder: Path = Path("runs")
     """The folder where everything goes: FOLDER/PRESET, and FOLDER/PRESET-WORLD in a world not its own."""
     progress: bool = True
@@ -56,8 +57,10 @@ class Reproduce:
         """Make what is missing, and print the numbers."""
         if self.figure == "sepsis" and self.world is not None:
             raise CouldaError(f"sepsis is a world of its own, and not {self.world}; leave out --world.")
-        if self.figure != "evaluation" and (self.privileged == "no" or self.seeds is not None):
-            raise CouldaError(f"--privileged no and --seeds are for evaluation, and not for {self.figure}.")
+        if self.figure != "evaluation" and self.privileged == "no":
+            raise CouldaError(f"--privileged no is for evaluation, and not for {self.figure}.")
+        if self.figure not in ("evaluation", *SEARCHES) and self.seeds is not None:
+            raise CouldaError(f"--seeds is for evaluation and searches, and not for {self.figure}.")
         if self.seeds is not None and self.seeds < 1:
             raise CouldaError(f"--seeds is {self.seeds}; it must be at least 1.")
         console, sizes = Screen(), ingredients(self.preset, self.world, self.seed)
@@ -78,10 +81,10 @@ class Reproduce:
                 console.print(f"written: {folder}/{name}.json")
 
     def _asked(self, preset: Any) -> Any:
-        """The preset with what was asked for of an evaluation."""
-        if self.figure != "evaluation":
-            return preset
-        return replace(preset, privileged=self.privileged == "yes", seeds=self.seeds or preset.seeds)
+        """The preset with what was asked for of an evaluation or a search."""
+        if self.figure == "evaluation":
+            preset = replace(preset, privileged=self.privileged == "yes")
+        return preset if self.seeds is None else replace(preset, seeds=self.seeds)
 
 
 def _sepsis(folder: Path, preset: str) -> None:
