@@ -11,12 +11,12 @@ from coulda.cli.presets import PresetName
 from coulda.cli.showing import Screen
 from coulda.errors import CouldaError
 from coulda.experiments.cost import expected_cost
-from coulda.experiments.reproduction import ALL, FIGURES, OWN_WORLDS, ingredients
+from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, ingredients
 from coulda.storage import exclusive
 from coulda.studies import sepsis
 
-SEARCHES = ("search", "longer-search", "planners")
-Figure = Literal["models", "evaluation", "search", "longer-search", "planners", "mismatch", "sepsis", "all"]
+SEARCHES = ("search", "planners")
+Figure = Literal["models", "evaluation", "search", "planners", "mismatch", "sepsis", "all"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Reproduce:
     evaluation: Figure 2, left: the error of CF-PE(t), MB-PE and importance sampling.
     search: Figure 2, right: CF-GPS, GPS-like search, MB-PS and IMPALA. The curves of each whole seed are written to
       FOLDER/…/search-seed-K.json; where such a file is there already, by the same recipe, that seed is not run again.
-    longer-search: the same for 2,000 updates and five seeds; an hour of a core a seed at 10x10, and not among all.
+      At 10x10 a seed takes an hour of a core.
     planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
     mismatch: Figure 4: the scenario model's prior against its posterior, in latent space.
     sepsis: the experiment of Oberst & Sontag (2019), in which counterfactuals mislead.
@@ -69,7 +69,7 @@ class Reproduce:
         if self.preset == "paper" and self.figure != "sepsis":
             console.print(expected_cost(sizes))
         with exclusive(folder):
-            for name in [*ALL, "sepsis"] if self.figure == "all" else [self.figure]:
+            for name in [*FIGURES, "sepsis"] if self.figure == "all" else [self.figure]:
                 if name == "sepsis":
                     _sepsis(folder, self.preset)
                 else:
@@ -142,7 +142,6 @@ TABLES = {
     "models": _models_table,
     "evaluation": _evaluation_table,
     "search": _search_table,
-    "longer-search": _search_table,
     "planners": _search_table,
     "mismatch": _mismatch_table,
 }

@@ -105,34 +105,19 @@ def search_preset(sizes: Ingredients, preset: str) -> SearchPreset:
     if sizes.world == "7x7":
         return replace(made, updates=300)
     # Both weightings would take twice as long; this one learns faster.
-    made = replace(made, settings=every_method("batch, no ratio"), time_constant=2e4)
+    made = replace(made, settings=every_method("batch, no ratio"), seeds=5, time_constant=2e4)
     if sizes.world == "8x8":
-        return replace(made, seeds=5, updates=800)
-    return replace(made, updates=300, evaluate_every=50)
+        return replace(made, updates=800)
+    # In the paper's world a solved level would outweigh all others at temperature 1, and what limits learning is how
+    # many steps are taken towards the argmax of equation 1, and how large they are: results/NOTES.md has the trials.
+    made = replace(made, updates=2000, temperature=4.0, steps=4, num_resampled=16, falling=0.5)
+    return replace(made, learning_rate=1e-2, impala_learning_rate=5e-3)
 
 
 def _scenarios_of_search(sizes: Ingredients, preset: str) -> ScenarioRecipe:
     """A scenario model for the episodes of all policies on the way, not for the last percents of the uniform one's."""
-    if preset != "paper" and sizes.world == "10x10":
-        # The solver takes longer there than the network: the model of the evaluation has to do.
-        return sizes.scenarios
     updates = min(sizes.scenarios.updates, 2500) if preset == "desktop" else sizes.scenarios.updates
     return replace(sizes.scenarios, expert=True, updates=updates)
-
-
-def longer_search_preset(sizes: Ingredients, preset: str) -> SearchPreset:
-    """Figure 2, right, for as long as it takes in the paper's world; as results/NOTES.md says, before it was run.
-
-    A scenario model that has seen the solver act too, a temperature at which a solved level does not outweigh all
-    others, and four steps an update towards the argmax of equation 1, at a rate that falls in the second half.
-    """
-    scenarios = replace(sizes.scenarios, expert=True, updates=min(sizes.scenarios.updates, 2500))
-    made = replace(search_preset(sizes, preset), ingredients=replace(sizes, scenarios=scenarios), name="longer-search")
-    made = replace(made, settings=every_method("batch, no ratio"), temperature=4.0, steps=4, falling=0.5)
-    if preset == "smoke":
-        return made
-    made = replace(made, seeds=5, updates=2000, evaluate_every=100, time_constant=2e4)
-    return replace(made, num_resampled=16, learning_rate=1e-2, impala_learning_rate=5e-3)
 
 
 def planners_preset(sizes: Ingredients, preset: str) -> SearchPreset:
@@ -158,9 +143,6 @@ FIGURES = {
     "models": Figure(models_preset, models.reproduce),
     "evaluation": Figure(evaluation_preset, policy_evaluation.reproduce),
     "search": Figure(search_preset, policy_search.reproduce),
-    "longer-search": Figure(longer_search_preset, policy_search.reproduce),
     "planners": Figure(planners_preset, policy_search.reproduce),
     "mismatch": Figure(mismatch_preset, mismatch.reproduce),
 }
-ALL = tuple(name for name in FIGURES if name != "longer-search")
-"""What is made when all figures are asked for: the longer search takes a day."""

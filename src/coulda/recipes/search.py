@@ -70,6 +70,8 @@ class SearchRecipe:
     """Whether the weights have the importance ratio of policy and planner."""
     resampled: int | None = None
     """Take gradients on this many trajectories, drawn by weight; on all by default."""
+    steps: int = 1
+    """Steps of Adam per update on the same trajectories, towards the argmax of equation 1."""
     discount: float = 1.0
     """The discount of the return that is climbed and measured; 1 is none."""
     learning_rate: float = 0.03
@@ -122,6 +124,7 @@ class SearchRecipe:
             self.episodes,
             self.refresh,
             self.discount,
+            self.steps,
             executor=executor,
         )
 
