@@ -314,31 +314,6 @@ def test_cores_become_devices_before_jax_is_used():
     assert "JAX is in use already with 7 CPU device(s)" in late.stderr
 
 
-FREED = """
-import ctypes, resource, sys
-from coulda.devices import use_all_cores
-if "kept" in sys.argv:
-    use_all_cores()
-libc, size = ctypes.CDLL(None), 100 * 2**20
-libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
-for _ in range(2):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    place = libc.malloc(size)
-    ctypes.memset(place, 1, size)
-    libc.free(place)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc is Linux's")
-def test_memory_that_is_freed_is_kept():
-    """A second buffer of 100 MB costs no page faults; without `use_all_cores`, one a page."""
-    faults = lambda *kept: int(subprocess.check_output([sys.executable, "-c", FREED, *kept], text=True, timeout=120))
-    assert faults("kept") < 100
-    assert faults() > 10_000
-
-
 @pytest.mark.parametrize("stop", [None, 8])
 def test_patience_ends_training_early_and_the_best_state_is_given(tmp_path, stop):
     """The metric is best at step 8; two checkpoints later it stops, also where it was resumed in between."""

@@ -1,8 +1,6 @@
 """All cores and all devices, by splitting the batch; and how many a program is spread over."""
 
-import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -53,10 +51,7 @@ def use_all_cores() -> int:
 
     XLA:CPU runs a convolution on one core. With a device a core, `shard_batch` uses them all with the same
     program that uses eight GPUs. JAX fixes its devices when it is first used, so call this before.
-
-    From then on the process keeps memory that it frees, for what is next, where the C library is glibc.
     """
-    _keep_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         jax.config.update("jax_num_cpu_devices", cores)
@@ -67,18 +62,6 @@ def use_all_cores() -> int:
                 "become devices; call use_all_cores() before the first JAX operation"
             ) from error
     return cores
-
-
-def _keep_memory() -> None:
-    """Tell glibc not to give large buffers back to the kernel, from which XLA would get them anew at each call.
-
-    With the gradient of the paper's scenario model, 16 pairs, page faults of 92 MB were 55 of 380 ms.
-    """
-    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        return
-    trim_threshold, mmap_max, arena_max = -1, -4, -8
-    for parameter, value in ((trim_threshold, 2**31 - 1), (mmap_max, 0), (arena_max, 1)):
-        libc.mallopt(parameter, value)
 
 
 def shard_batch(batch: Any) -> Any:
