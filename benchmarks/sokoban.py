@@ -3,7 +3,6 @@
 The engines run in an environment of their own. `play` logs random play of ours, and the engines replay its actions.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -16,28 +15,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import run_peer, sized
+from benchmarks.harness import ROOT, run_peer, sized
 from coulda.environments.sokoban import Sokoban, SokobanBatch, UniformLevels, generate, read_levels, solve, tiles
 from coulda.pomdp import GumbelMaxChoice
 
 BATCH, STEPS = sized((8192, 100), (8, 2))
 EPISODES, HORIZON = sized((24_000, 50), (40, 10))
 LEVELS = sized(20_000, 20)
+BOXOBAN = ROOT / "tests" / "fixtures" / "boxoban_unfiltered_test.txt"
+"""Real levels, 1,000 of them."""
 
 
-def agreement(boxoban: Path | None) -> dict[str, Any]:
-    """Every state and reward of a million random transitions, four boxes, real levels first when there are any."""
-    levels = generate(jax.random.key(0), LEVELS // 20, num_boxes=4)
-    if boxoban is not None:
-        levels = np.concatenate([read_levels(boxoban, num_boxes=4), levels])
+def agreement() -> dict[str, Any]:
+    """Every state and reward of a million random transitions, four boxes, real levels first."""
+    real = read_levels(BOXOBAN, num_boxes=4)
+    levels = np.concatenate([real, generate(jax.random.key(0), LEVELS // 20, num_boxes=4)])
     played = play(np.resize(levels, (EPISODES, *levels.shape[1:])))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "play.npz"
         np.savez(path, allow_pickle=False, levels=len(levels), **played)
         report = run_peer("sokoban", "sokoban_engines.py", "agree", str(path))
-    real = 0 if boxoban is None else len(levels) - LEVELS // 20
     return report | {
-        "real_levels": real,
+        "real_levels": len(real),
         "boxes_pushed_on_or_off_targets": int((played["rewards"] != 0).sum()),
         "levels_solved": int((played["rewards"] > 5).sum()),
         "explained": "both engines charge 0.1 a step, which is taken out; jumanji lacks NOOP, so it is held there",
@@ -136,12 +135,10 @@ def best(function: Callable[[], Any], repeats: int = 7) -> float:
     return min(times)
 
 
-def main(boxoban: Path | None = None) -> dict[str, Any]:
-    """All of it; with the path of a Boxoban file also on real levels."""
-    return {"speed": speed(), "agreement": agreement(boxoban)}
+def main() -> dict[str, Any]:
+    """All of it."""
+    return {"speed": speed(), "agreement": agreement()}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("boxoban", type=Path, nargs="?")
-    print(json.dumps(main(parser.parse_args().boxoban), indent=1))
+    print(json.dumps(main(), indent=1))
