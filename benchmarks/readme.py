@@ -222,7 +222,7 @@ not seconds. Start-up has no peer: `startup` has its seconds, and `results/bench
 ## To run them again
 
     python -m benchmarks --list            # what there is
-    python -m benchmarks                   # all but `amortized`, which takes hours; peers are installed when first needed
+    python -m benchmarks                   # all but `amortized` (hours); peers are installed when first needed
     python -m benchmarks networks elbo     # some
     python -m benchmarks --write networks  # also into results/benchmarks/networks.json, with the date
     python -m benchmarks --tiny            # show in seconds that they run; the numbers mean nothing

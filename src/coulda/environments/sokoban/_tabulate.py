@@ -65,12 +65,11 @@ def table_size(level):
 
 
 @numba.njit(cache=True, nogil=True)
-def tabulate_level(level, height, width, needed, masks, lengths):
+def tabulate_level(level, height, width, needed, masks):
     """Fill `masks[states]` with the set of optimal actions of every state, by breadth-first search backwards.
 
     Bit a is set where action a begins a shortest solution; the NOOP bit where the state is solved; none where it
-    cannot be solved. `lengths[states]` is filled with how long that solution is, -1 where there is none. State (boxes,
-    player) is number rank(boxes) · floor cells + player, in numbers of floor cells.
+    cannot be solved. State (boxes, player) is number rank(boxes) · floor cells + player, in numbers of floor cells.
     """
     floor, level_boxes, targets, _ = parse(level)
     num_boxes = len(level_boxes)
@@ -89,7 +88,8 @@ def tabulate_level(level, height, width, needed, masks, lengths):
     is_target[index[targets]] = True
     choose = binomials(num_floor, num_boxes)
 
-    masks[:], lengths[:] = 0, -1
+    masks[:] = 0
+    distance = np.full(len(masks), -1, np.int16)
     queue, queue_boxes = np.empty(len(masks), np.int32), np.empty(len(masks), np.uint64)
     tail = 0
     boxes = np.arange(num_boxes)
@@ -102,7 +102,7 @@ def tabulate_level(level, height, width, needed, masks, lengths):
             for player in range(num_floor):
                 if not occupied[player]:
                     state = rank * num_floor + player
-                    lengths[state], masks[state] = 0, _SOLVED
+                    distance[state], masks[state] = 0, _SOLVED
                     queue[tail], queue_boxes[tail] = state, _pack(boxes)
                     tail += 1
             occupied[boxes] = False
@@ -131,10 +131,10 @@ def tabulate_level(level, height, width, needed, masks, lengths):
                     pulled.sort()
                     source_rank, source_packed = _rank(pulled, choose), _pack(pulled)
                 source = source_rank * num_floor + before
-                if lengths[source] < 0:
-                    lengths[source] = lengths[state] + 1
+                if distance[source] < 0:
+                    distance[source] = distance[state] + 1
                     queue[tail], queue_boxes[tail] = source, source_packed
                     tail += 1
-                if lengths[source] == lengths[state] + 1:
+                if distance[source] == distance[state] + 1:
                     masks[source] |= np.uint8(1 << d)
         occupied[boxes] = False
