@@ -90,6 +90,8 @@ def _run(name: str, arguments: list[str]) -> None:
             _keep_programs()
             if name in ANSWERING:
                 _compile_soon()
+                # OpenBLAS's threads wait for their next product by spinning, a tenth of a first table: here they sleep.
+                os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
             # Modules and traced programs are many small objects that live on: to look through all of them for garbage,
             # as often as Python does by itself, is a tenth of the time until a first answer.
             gc.set_threshold(200_000, 50, 100)
