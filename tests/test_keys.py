@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coulda.keys import quick
+from coulda.keys import apart, folded, quick
 
 KEY = jax.random.key(12345)
 
@@ -37,3 +37,13 @@ def test_under_vmap_and_of_other_kinds():
     assert quick(quick(KEY)).dtype == quick(KEY).dtype
     other = jax.random.key(0, impl="rbg")
     assert quick(other) is other
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_keys_made_on_the_host_are_those_of_jax(impl):
+    key = jax.random.key(12345, impl=impl)
+    data = lambda keys: [jax.random.key_data(one) for one in keys]
+    assert same(data(apart(key, 5)), data(jax.random.split(key, 5)))
+    for number in (0, 7, 2**32 - 1):
+        assert same(*data((folded(key, number), jax.random.fold_in(key, number))))
+        assert not same(*data((folded(key, number), jax.random.fold_in(key, 8))))

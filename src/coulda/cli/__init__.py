@@ -4,6 +4,7 @@ A command is a frozen dataclass whose fields carry their help and whose `run` do
 imported only when the command is called, so that `coulda --help` is quick.
 """
 
+import atexit
 import gc
 import importlib
 import itertools
@@ -89,9 +90,13 @@ def _run(name: str, arguments: list[str]) -> None:
             _keep_programs()
             if name in ANSWERING:
                 _compile_soon()
+                # OpenBLAS's threads wait for their next product by spinning, a tenth of a first table: here they sleep.
+                os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
             # Modules and traced programs are many small objects that live on: to look through all of them for garbage,
             # as often as Python does by itself, is a tenth of the time until a first answer.
             gc.set_threshold(200_000, 50, 100)
+            # And once more when the process ends, which gives all of them back anyway.
+            atexit.register(gc.freeze)
         commands = importlib.import_module(f"coulda.cli.{name.replace('-', '_')}").COMMANDS
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on we say it ourselves

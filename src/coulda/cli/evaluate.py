@@ -19,6 +19,7 @@ from coulda.evaluation import Comparison, Precision, Returns
 from coulda.evaluation.drawing import draw_errors
 from coulda.executors import Executor
 from coulda.hindsight import Prior
+from coulda.keys import folded
 from coulda.policies.logged import COLUMN
 from coulda.progress import bar
 from coulda.recipes.evaluation import EvaluationRecipe
@@ -126,7 +127,7 @@ class Evaluate:
         for doubt in comparison.doubts():
             style = STYLES[doubt.verdict]
             console.print(f"[{style}]{plain(doubt.about)}: {doubt.verdict}.[/] {plain(doubt.sentence)}")
-        if (rivals := recipe.rivals(jax.random.fold_in(key, 2))) is not None:
+        if (rivals := recipe.rivals(folded(key, 2))) is not None:
             console.print(rivals.sentence, highlight=False, soft_wrap=True, markup=False)
             told = (*told, rivals.sentence)
         if self.out is not None:

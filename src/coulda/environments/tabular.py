@@ -120,7 +120,9 @@ class TabularPOMDP(FinitePOMDP):
 
     def initial(self, u: Array) -> TabularState:
         """S_1."""
-        return TabularState(self._state_mechanism(self._initial, u), jnp.int32(-1))
+        index = self._state_mechanism(self._initial, u)
+        # -1, made of what is batched: a loop whose carry begins with a constant is batched twice when it is traced.
+        return TabularState(index, index * 0 - 1)
 
     def transition(self, state: TabularState, action: Array, u: Array) -> TabularState:
         """S_{t+1}."""

@@ -12,7 +12,6 @@ episodes are dealt into folds, and each fold is evaluated with values of the oth
 
 from dataclasses import dataclass, replace
 
-import jax
 import numpy as np
 from jax import Array
 
@@ -33,6 +32,7 @@ from coulda.evaluation.propensities import propensity_diagnostic
 from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.evaluation.regressions import QFunction
 from coulda.evaluation.weights import Weighted
+from coulda.keys import apart
 from coulda.noise import effective_sample_size
 
 
@@ -63,7 +63,7 @@ class DoublyRobust(SinglePolicyMethod):
         weighted = reading.weighted(policy)
         if (refused := unusable_weights(self.name, weighted, reading)) is not None:
             return refused
-        key_folds, key_interval, key_markov = jax.random.split(key, 3)
+        key_folds, key_interval, key_markov = apart(key, 3)
         regression = self.regression or chosen_regression(reading)
         steps = steps_of(reading, policy, regression)
         q, v = cross_fitted(key_folds, regression, steps)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import jax
 import numpy as np
 from jax import Array
 
@@ -16,6 +15,7 @@ from coulda.evaluation.intervals import Interval, Precision, Returns
 from coulda.evaluation.reading import Features, Log, Reading, read
 from coulda.evaluation.shown import estimate_html, frame_of, kept, limits
 from coulda.executors import Executor
+from coulda.keys import apart, folded
 from coulda.noise import check_key
 from coulda.pomdp import Policy
 from coulda.pomdp.rollout import FIELDS
@@ -252,7 +252,7 @@ class SinglePolicyMethod(Method):
 
     def rows(self, key: Array, reading: Reading, run: Run) -> Rows:
         """One estimate for each policy, its draws keyed by the method's name: other rows do not change them."""
-        own = jax.random.fold_in(key_for(key, "log"), zlib.crc32(self.name.encode()))
+        own = folded(key_for(key, "log"), zlib.crc32(self.name.encode()))
         return {policy: [self._of(own, reading, policy, run.precision)] for policy in reading.policies}
 
     def _of(self, key: Array, reading: Reading, policy: str, precision: Precision) -> Estimate:
@@ -285,10 +285,7 @@ class SinglePolicyMethod(Method):
 
 def key_for(key: Array, use: Use) -> Array:
     """The part of a table's key for one use. All policies share it: the same scenarios, the same noise."""
-    return _part(key, USES.index(use))
-
-
-_part = jax.jit(lambda key, number: jax.random.split(key, len(USES))[number])  # one program, and not three
+    return apart(key, len(USES))[USES.index(use)]
 
 
 def reading_for(

@@ -42,6 +42,7 @@ from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, TableQ
 from coulda.evaluation.steps import CANDIDATES, Steps, default_regression, logged_steps, seen_by, steps_of
+from coulda.keys import apart, quick
 from coulda.tails import student_quantile
 
 DENSE_CELLS = 4096
@@ -226,7 +227,7 @@ _permuted = jax.jit(jax.random.permutation, static_argnums=1)  # one program, an
 def cross_fitted(key: Array, regression: QFunction, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """γ^t Q `[N, T]` and γ^t V `[N, T + 1]` of each episode, fitted to the other folds; zero after the end."""
     n = len(steps.reward)
-    fold = np.asarray(_permuted(key, n)) % min(FOLDS, n)
+    fold = np.asarray(_permuted(quick(key), n)) % min(FOLDS, n)
     live = np.asarray(steps.live)
     if isinstance(regression, TableQ) and _is_small(regression, steps, CROSSED_CELLS) and n > 1:
         found = cross_table_values(regression, steps, jax.device_put(fold.astype(np.int32)), min(FOLDS, n))
@@ -287,7 +288,7 @@ class FittedQ(SinglePolicyMethod):
         """The estimate of one policy; `key` is for the bootstrap."""
         if policy not in reading.probabilities:
             return missing_actions(self.name, reading)
-        key, key_markov, key_folds = jax.random.split(key, 3)
+        key, key_markov, key_folds = apart(key, 3)
         regression = self.regression or chosen_regression(reading)
         steps = steps_of(reading, policy, regression)
         once = jax.device_put(np.ones(len(reading), np.float32))
@@ -295,7 +296,7 @@ class FittedQ(SinglePolicyMethod):
         value, found = float(first.mean()), student(first, precision.level)
         refitted = not isinstance(regression, NetworkQ)
         if refitted:
-            spread = np.asarray(_refits(jax.random.split(key, self.resamples), regression, steps), float)
+            spread = np.asarray(_refits(key, self.resamples, regression, steps), float)
             half = student_quantile(0.5 + precision.level / 2, self.resamples - 1) * spread.std(ddof=1)
             found = Interval(value - half, value + half, precision.level, "bootstrap")
         checks = fit_checks(key_markov, key_folds, reading, regression, steps, found)
@@ -327,15 +328,15 @@ def fit_checks(
 
 
 @eqx.filter_jit
-def _refits(keys: Array, regression: QFunction, steps: Steps) -> Array:
-    """The value on logs drawn with replacement, one per key."""
+def _refits(key: Array, resamples: int, regression: QFunction, steps: Steps) -> Array:
+    """The value on so many logs drawn with replacement."""
     n = steps.reward.shape[0]
 
     def one(key: Array) -> Array:
         counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n).astype(float)
         return counts @ fit_values(regression, steps, counts).v[:, 0] / n
 
-    return jax.lax.map(one, keys)
+    return jax.lax.map(one, jax.random.split(quick(key), resamples))
 
 
 def past_matters(key: Array, regression: QFunction, steps: Steps) -> tuple[Diagnostic, ...]:

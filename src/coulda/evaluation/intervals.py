@@ -17,6 +17,8 @@ from coulda.errors import CouldaError
 from coulda.pomdp.rollout import check_discount
 from coulda.tails import normal_below, normal_quantile, student_quantile
 
+AT_ONCE = 2**16
+"""Counts of episodes that are drawn at a time: with millions of them the bootstrap takes three times as long."""
 BOOTSTRAP_LIMIT = 20_000
 """Episodes beyond which BCa is not worth its time: its corrections are of the order 1/N, here below 0.01 %."""
 
@@ -172,9 +174,9 @@ def bernstein(terms: np.ndarray, level: float, bounds: tuple[float, float]) -> I
 
 
 def _bootstrap(rng: np.random.Generator, ratios: Ratios, resamples: int) -> np.ndarray:
-    """θ of `resamples` logs drawn with replacement, a few million counts in memory at a time."""
+    """θ of `resamples` logs drawn with replacement, as many counts at a time as a core's cache holds."""
     n = len(ratios.plain)
-    at_once = max(1, 4_000_000 // n)
+    at_once = max(1, AT_ONCE // n)
     found = []
     for start in range(0, resamples, at_once):
         size = min(at_once, resamples - start)

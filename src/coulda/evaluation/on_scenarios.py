@@ -51,7 +51,7 @@ from coulda.executors import Work, check_made_of, fingerprint, gather
 from coulda.hindsight import Choice, Prior, ScenarioSource
 from coulda.hindsight.choosing import chosen
 from coulda.hindsight.source import asked, informed
-from coulda.keys import quick
+from coulda.keys import apart, quick
 from coulda.policies.checks import check_policy_fits
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, FinitePOMDP, Policy, Scenario, rollout
 from coulda.pomdp.batching import run
@@ -259,7 +259,7 @@ def evaluate_sources(
     nothing but the model's prior, or hindsight cannot see how episodes ended, the model is held against the log by
     simulation; else by what it foresees.
     """
-    key_scenarios, key_interval, key_check = jax.random.split(key, 3)
+    key_scenarios, key_interval, key_check = apart(key, 3)
     policies = reading.policies
     empty = lambda: {name: [] for name in policies}
     tallies = [Tally(empty(), empty(), empty() if reading.asked.beyond_the_mean else None) for _ in sources]
@@ -334,7 +334,7 @@ def _simulated_returns(
     log = reading.log
     function = _on_batch(Ingredients(model, sources[:1], log, reading.policies, scenarios, reading.asked.discount))
     inputs, count = padded_batch(log, model.horizon, 0), batch_sizes(log)[0]
-    keys = jax.random.split(key, -(-SIMULATED // (count * scenarios)))
+    keys = apart(key, -(-SIMULATED // (count * scenarios)))
     made = [to_numpy(function(one, inputs)[0].returns, count) for one in keys]
     found = {name: np.concatenate([returns[name].ravel() for returns in made]).astype(float) for name in made[0]}
     return {name: returns for name, returns in found.items() if np.isfinite(returns).all()}

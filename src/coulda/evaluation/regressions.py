@@ -16,7 +16,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from gymnasium import spaces
 from jax import Array
 
@@ -206,6 +205,8 @@ class NetworkQ(QFunction):
 
     def fit(self, prepared: tuple[Any, ...], targets: Array, previous: Any) -> Any:
         """Parameters of the network."""
+        import optax
+
         start, static, inputs, action, weight = prepared
         start = start if previous is None else previous[0]
         optimizer = optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.updates))

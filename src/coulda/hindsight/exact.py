@@ -27,6 +27,7 @@ from coulda.hindsight.source import (
 )
 from coulda.pomdp import Actor, Episode, FinitePOMDP, LinearGaussianPOMDP, Planner, Scenario
 from coulda.pomdp.rollout import walk
+from coulda.pomdp.scenario import entry
 
 
 class Exact(ScenarioSource):
@@ -122,7 +123,7 @@ def filter_states(model: FinitePOMDP, behavior: Actor | None, episode: Episode, 
     previous = jnp.concatenate([jnp.full((1,), -1, episode.action.dtype), episode.action])
     states = jax.vmap(model.states)(previous, episode.observation)
     node = _node_log_probs(model, behavior, states, episode, length)
-    first = jax.vmap(model.initial_log_prob)(_at(states, 0)) + node[0]
+    first = jax.vmap(model.initial_log_prob)(entry(states, 0)) + node[0]
 
     def step(message: Array, i: Array) -> tuple[Array, Array]:
         arrived = logsumexp(message[:, None] + _edge_log_probs(model, states, episode, i), axis=0) + node[i]
@@ -146,15 +147,16 @@ def _sample_states(
         return chosen, chosen
 
     order, keys = jnp.arange(model.horizon + 1), jax.random.split(key, model.horizon + 1)
-    _, path = jax.lax.scan(step, jnp.zeros((), jax.dtypes.canonicalize_dtype(int)), (order, keys), reverse=True)
-    return jax.vmap(_at)(states, path)
+    # 0, made of what is batched, as in `TabularPOMDP.initial`.
+    _, path = jax.lax.scan(step, (length * 0).astype(int), (order, keys), reverse=True)
+    return jax.vmap(entry)(states, path)
 
 
 def finite_noise(model: FinitePOMDP, states: Any, episode: Episode, noise: Scenario) -> Scenario:
     """Each noise from its own posterior, given the hidden states `[T + 1, ...]`; actions keep their noise."""
     before, after = (jax.tree.map(lambda leaf, s=s: leaf[s], states) for s in (slice(-1), slice(1, None)))
     return Scenario(
-        initial=model.initial_posterior(_at(states, 0), noise.initial),
+        initial=model.initial_posterior(entry(states, 0), noise.initial),
         transition=jax.vmap(model.transition_posterior)(before, episode.action, after, noise.transition),
         observation=jax.vmap(model.observation_posterior)(states, episode.observation, noise.observation),
         action=noise.action,
@@ -185,7 +187,7 @@ def _edge_log_probs(model: FinitePOMDP, states: Any, episode: Episode, i: Array)
         agrees = (jnp.abs(paid - reward) <= 1e-4 * (1 + jnp.abs(reward))) | model.rewards_vary
         return model.transition_log_prob(state, action, next_state) + jnp.where(agrees, 0.0, -jnp.inf)
 
-    before, after = _at(states, i - 1), _at(states, i)
+    before, after = entry(states, i - 1), entry(states, i)
     return jax.vmap(lambda s: jax.vmap(lambda n: edge(s, n))(after))(before)
 
 
@@ -198,7 +200,7 @@ def _planner_log_probs(planner: Planner, states: Any, episode: Episode) -> Array
             return after, distribution.log_prob(action)
 
         carries, log_probs = jax.vmap(one)(candidates)
-        return _at(carries, 0), log_probs
+        return entry(carries, 0), log_probs
 
     return walk(planner, episode, ask, jax.tree.map(lambda leaf: leaf[:-1], states))
 
@@ -213,7 +215,3 @@ def _only_history(inferred: Scenario, noise: Scenario, length: Array) -> Scenari
         observation=where_known(seen, inferred.observation, noise.observation),
         action=where_known(seen[1:], inferred.action, noise.action),
     )
-
-
-def _at(tree: Any, i: Array | int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[i], tree)

@@ -1,17 +1,19 @@
 """`Learned`: a scenario source p(U_s1 | h_t) from a network, and the loss by which it is trained."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.source import ALL_STEPS, ScenarioSource, fresh, history_length, other_key
 from coulda.pomdp import POMDP, Episode, Scenario
 from coulda.trainer import descend, first_state
+
+if TYPE_CHECKING:  # whoever trains imports it: a first table is waited for
+    import optax
 
 
 class Learned(ScenarioSource):
@@ -54,9 +56,9 @@ class LearnedOnline(Learned):
     """
 
     optimizer_state: Any
-    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    optimizer: "optax.GradientTransformation" = eqx.field(static=True)
 
-    def __init__(self, model: POMDP, network: ConvDRAW, optimizer: optax.GradientTransformation):
+    def __init__(self, model: POMDP, network: ConvDRAW, optimizer: "optax.GradientTransformation"):
         super().__init__(model, network)
         self.optimizer, self.optimizer_state = optimizer, first_state(optimizer, network)
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from coulda.devices import on_all_devices, sum_over_devices
@@ -33,6 +32,9 @@ from coulda.pomdp import POMDP, Policy, batched
 from coulda.progress import bar
 from coulda.storage import exclusive
 from coulda.trainer import TrainerConfig, descend, first_state, train
+
+if TYPE_CHECKING:  # whoever trains imports it: a first table is waited for
+    import optax
 
 PAIRS, RUN = "pairs", "run"
 """Where a training's folder keeps its pairs and its checkpoints."""
@@ -170,7 +172,7 @@ class HindsightTraining(eqx.Module):
 
     codings: Codings
     pairs: Pairs
-    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    optimizer: "optax.GradientTransformation" = eqx.field(static=True)
     batch: int = eqx.field(static=True)
     passes: int = eqx.field(static=True)
     steps: int | None = eqx.field(static=True)
@@ -178,6 +180,8 @@ class HindsightTraining(eqx.Module):
     @classmethod
     def of(cls, codings: Codings, pairs: Pairs, steps: int | None, passes: int | None) -> "HindsightTraining":
         """AdamW, its rate rising for a while and then falling to 0 along a cosine."""
+        import optax
+
         batch = min(BATCH, len(pairs))
         updates = len(pairs) // batch
         passes = passes or int(np.clip(UPDATES // updates, FEWEST_PASSES, MOST_PASSES))

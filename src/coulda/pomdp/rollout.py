@@ -17,7 +17,7 @@ from coulda.errors import CouldaError
 from coulda.noise import Categorical
 from coulda.pomdp.actors import Actor, Carry, Policy, choose
 from coulda.pomdp.model import POMDP
-from coulda.pomdp.scenario import Scenario, at_step
+from coulda.pomdp.scenario import Scenario, at_step, entry
 
 FIELDS = ("state", "observation", "action", "reward")
 """What a step makes, in that order."""
@@ -137,7 +137,7 @@ def run_actions(model: POMDP, scenario: Scenario, actions: Any) -> tuple[Any, An
     """
 
     def step(state: Any, t: Array) -> tuple[Any, tuple[Any, Any, Array]]:
-        action = jax.tree.map(lambda leaf: leaf[t], actions)
+        action = entry(actions, t)
         observation = model.observe(state, at_step(scenario.observation, t))
         next_state = model.transition(state, action, at_step(scenario.transition, t))
         return next_state, (state, observation, model.reward(state, action, next_state))

@@ -1,6 +1,7 @@
 """`Scenario`: all the noise of one episode, everything that the agent cannot influence."""
 
 import abc
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -41,4 +42,10 @@ def at_step(noise: Any, step: Array | int) -> Any:
     """The slice u_t of one field of a scenario."""
     if isinstance(noise, LazyNoise):
         return noise.at(step)
-    return jax.tree.map(lambda leaf: leaf[step], noise)
+    return entry(noise, step)
+
+
+def entry(tree: Any, index: Array | int) -> Any:
+    """Entry `index` of every leaf, counted from the front: `leaf[index]` traces what it would be from the end, too."""
+    at = partial(jax.lax.dynamic_index_in_dim, index=index, keepdims=False, allow_negative_indices=False)
+    return jax.tree.map(at, tree)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from coulda.errors import CouldaError
@@ -29,6 +28,9 @@ from coulda.trainer.checkpoints import (
     save_checkpoint,
 )
 from coulda.trainer.logs import Log, open_logs
+
+if TYPE_CHECKING:  # whoever trains imports it: a first table is waited for
+    import optax
 
 Step = Callable[[Array, Any], tuple[Any, Any]]
 """(key, state) -> the next state, and what a person wants to know of the step."""
@@ -286,12 +288,12 @@ def _interruptions() -> Iterator[list[int]]:
         restore()
 
 
-def first_state(optimizer: optax.GradientTransformation, module: Any) -> Any:
+def first_state(optimizer: "optax.GradientTransformation", module: Any) -> Any:
     """The optimizer's state before its first step on the floating-point arrays of `module`."""
     return optimizer.init(eqx.filter(module, eqx.is_inexact_array))
 
 
-def descend(optimizer: optax.GradientTransformation, gradient: Any, state: Any, module: Module) -> tuple[Module, Any]:
+def descend(optimizer: "optax.GradientTransformation", gradient: Any, state: Any, module: Module) -> tuple[Module, Any]:
     """The module after one step against `gradient`, and the optimizer's state after it."""
     parameters = eqx.filter(module, eqx.is_inexact_array)
     # Optax counts in integers and promotes them, which strict promotion refuses.
