@@ -43,7 +43,7 @@ IN_PROGRAM = SimpleNamespace(
     shift_left=hlo.shift_left,
     shift_right=hlo.shift_right_logical,
 )
-"""What StableHLO calls it. Made of operations of JAX, rounds were a fifth of the time that a warm first table computes."""
+"""What StableHLO calls it. As operations of JAX, rounds took a fifth of the time of a warm first table."""
 
 
 def quick(key: Array) -> Array:
