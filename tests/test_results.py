@@ -25,6 +25,8 @@ PRESETS = {
     "desktop-10x10": ("desktop", "10x10"),
 }
 MADE = [(folder, figure) for folder in PRESETS for figure in FIGURES if (RESULTS / folder / f"{figure}.json").exists()]
+SO_FAR = {("desktop-10x10", "search"): 3}
+"""Seeds that there are where more are planned."""
 made = lambda *figures: [f"{folder}/{figure}.json" for folder, figure in MADE if figure in figures]
 
 
@@ -91,10 +93,10 @@ def test_what_the_page_links_to_is_there(page):
 @pytest.mark.parametrize(("folder", "figure"), MADE)
 def test_results_are_of_the_presets_that_the_code_has(folder, figure):
     preset, world = PRESETS[folder]
-    """But for how many seeds there are yet, which the command line can ask for."""
-    today = FIGURES[figure].preset(ingredients(preset, world, 0), preset)
-    found = read(f"{folder}/{figure}.json")["preset"]
-    assert found | {"seeds": None} == json.loads(json.dumps(asdict(today))) | {"seeds": None}
+    today = json.loads(json.dumps(asdict(FIGURES[figure].preset(ingredients(preset, world, 0), preset))))
+    if (folder, figure) in SO_FAR:
+        today["seeds"] = SO_FAR[folder, figure]
+    assert read(f"{folder}/{figure}.json")["preset"] == today
 
 
 def assert_alike(found, expected) -> None:
