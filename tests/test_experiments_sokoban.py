@@ -23,9 +23,10 @@ from coulda.experiments.pipeline import Pipeline, training_log
 from coulda.experiments.reproduction import FIGURES, OWN_WORLDS, evaluation_preset, ingredients, search_preset
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian, load_scenario_model, save_scenario_model
 from coulda.hindsight.learned import Learned
-from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
+from coulda.policies import ConvLSTMPolicy, load_policy, save_policy
 from coulda.pomdp import rollout
 from coulda.recipes.held_out import HeldOut
+from coulda.recipes.imitation import PolicyRecipe, sharpened, train_policy
 from coulda.recipes.impala import ImpalaRecipe, learn
 from coulda.recipes.running import Running
 from coulda.recipes.sokoban import (
@@ -205,6 +206,25 @@ def test_a_policy_by_impala_is_a_stage_too(tmp_path, measured):
     assert eqx.tree_equal(policy, alone.state.policy)
     assert [row["updates"] for row in held_out_curve(read_log(training_log(path)))] == ([3] if measured else [])
     assert not work_folder(path).exists()
+
+
+@pytest.mark.slow
+def test_a_policy_is_sharpened_when_it_has_learned():
+    recipe = PolicyRecipe(replace(SMALLEST_POLICY, memory="last-seen"), updates=3, batch=4, levels=64)
+    levels = draw_levels(jax.random.key(0), WORLD, "policy", 64)
+    made = lambda recipe: train_policy(0, WORLD, levels, recipe, Running(evaluation_episodes=0)).state.policy
+    plain = made(recipe)
+    assert eqx.tree_equal(made(replace(recipe, sharpness=2.0)), sharpened(plain, 2.0))
+    assert not eqx.tree_equal(sharpened(plain, 2.0), plain)
+
+
+def test_who_is_sharpened_does_the_same_more_surely():
+    policy = eqx.filter_jit(SMALLEST_POLICY.first_policy)(jax.random.key(0), WORLD)
+    observation = draw_levels(jax.random.key(1), WORLD, "log", 1)[0]
+    ask = eqx.filter_jit(lambda policy: policy.with_value(policy.initial_carry(), observation)[1:])
+    (before, value), (after, same) = ask(policy), ask(sharpened(policy, 3.0))
+    np.testing.assert_allclose(after.logits, 3 * before.logits, rtol=1e-5)
+    assert value == same
 
 
 def test_a_stage_that_somebody_touched_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from coulda.cli.train import Train
 from coulda.cli.train_policy import TrainPolicy
 from coulda.cli.train_scenarios import TrainScenarios
 from coulda.hindsight.conv_draw import load_scenario_model
-from coulda.policies.conv_lstm import load_policy
+from coulda.policies import load_policy
 from coulda.recipes import IMPALA_RECIPES, PAPER_POLICY, SOKOBAN_WORLDS
 from coulda.trainer import checkpoint_steps
 from coulda.trainer.checkpoints import checkpoint_path

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import safetensors
 import safetensors.numpy
+from jax import Array
 
 from coulda.errors import CouldaError
 
@@ -279,10 +280,10 @@ def save_network(
     write_artifact(path, kind, parts.items(), architecture)
 
 
-def load_network(path: Path, kind: Kind[Metadata], make: Callable[..., Any]) -> Any:
-    """The network that `save_network` wrote, in the structure of `make(key, **architecture)`."""
+def load_network(path: Path, kind: Kind[Metadata], make: Callable[[Array, Metadata], Any]) -> Any:
+    """The network that `save_network` wrote, in the structure of `make(key, architecture)`."""
     artifact = read_artifact(path, kind)
-    template = eqx.filter_eval_shape(make, jax.random.key(0), **msgspec.structs.asdict(artifact.metadata))
+    template = eqx.filter_eval_shape(make, jax.random.key(0), artifact.metadata)
     try:
         return load_weights(artifact.only(_WEIGHTS, LOG), template)
     except ArtifactError as error:

@@ -22,7 +22,7 @@ from coulda.environments.sokoban import read_pool, write_pool
 from coulda.episodes import collect, open_log, write_log
 from coulda.fitting import TabularFit, fit, load_fitted, save_fitted
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
-from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
+from coulda.policies import ConvLSTMPolicy, load_policy, save_policy
 from coulda.policies.trainable import LinearGaussianPolicy, load_parameters, save_parameters
 from coulda.report import Report, load_report, save_report
 from coulda.report.page import render

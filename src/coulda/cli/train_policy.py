@@ -10,7 +10,7 @@ from tyro.conf import OmitArgPrefixes
 
 from coulda.cli.presets import PresetName
 from coulda.cli.train_network import TrainNetwork
-from coulda.policies.conv_lstm import save_policy
+from coulda.policies.grids import save_policy
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
 from coulda.recipes.running import Running
@@ -18,9 +18,9 @@ from coulda.recipes.running import Running
 
 @dataclass(frozen=True)
 class TrainPolicy(TrainNetwork):
-    """Train a conv-LSTM policy by DAgger: it acts, and an expert that sees the level says what it would have done.
+    """Train a policy by DAgger: it acts, and an expert that sees the level says what it would have done.
 
-    The policy is written to FOLDER/policy, where `coulda.policies.conv_lstm.load_policy` reads it. What is not given is
+    The policy is written to FOLDER/policy, where `coulda.policies.load_policy` reads it. What is not given is
     what the preset has. Ctrl-C saves, and the same command goes on.
     """
 

@@ -17,7 +17,7 @@ from coulda.episodes import EpisodeLog, StoredLog, collect_batches, open_log, wr
 from coulda.executors import InProcess
 from coulda.hindsight.conv_draw import ConvDRAW, load_scenario_model, save_scenario_model
 from coulda.policies import UniformPolicy
-from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, save_policy
+from coulda.policies.grids import GridPolicy, load_policy, save_policy
 from coulda.progress import Advance, bar
 from coulda.recipes.imitation import PolicyRecipe, train_policy
 from coulda.recipes.impala import ImpalaRecipe, learn
@@ -100,7 +100,7 @@ class Pipeline:
         """Refuse to go on if two pools share a level; `others` are used in the place of its own."""
         check_disjoint({pool: read_pool(others[pool] if pool in others else self.levels(pool)) for pool in POOLS})
 
-    def policy(self) -> tuple[Path, ConvLSTMPolicy]:
+    def policy(self) -> tuple[Path, GridPolicy]:
         """The policy that is evaluated, and that planners may have for an expert."""
         sizes, levels = self.sizes, self.levels("policy")
         settings = {"seed": sizes.seed, "world": asdict(sizes.sokoban), "recipe": asdict(sizes.policy)}

@@ -28,7 +28,7 @@ from coulda.hindsight.learned import Learned
 from coulda.learners import Impala, episodes_of
 from coulda.planners.mcts import MCTS
 from coulda.planners.mixture import ExpertSchedule
-from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.policies.grids import GridPolicy
 from coulda.recipes.held_out import HeldOut
 from coulda.recipes.impala import ImpalaRecipe
 from coulda.recipes.running import falling
@@ -118,7 +118,7 @@ class SearchPreset:
     network: PolicyNetwork = field(default_factory=PolicyNetwork)
     """The policy's architecture."""
 
-    def first_policy(self, seed: int) -> ConvLSTMPolicy:
+    def first_policy(self, seed: int) -> GridPolicy:
         """π^0."""
         return self.network.first_policy(jax.random.key(seed), self.ingredients.sokoban)
 

@@ -231,4 +231,4 @@ def save_scenario_model(path: Path, network: ConvDRAW, log: bytes | None = None)
 
 def load_scenario_model(path: Path) -> ConvDRAW:
     """The network that `save_scenario_model` wrote; anything else raises `coulda.storage.ArtifactError`."""
-    return load_network(path, _KIND, ConvDRAW)
+    return load_network(path, _KIND, lambda key, architecture: ConvDRAW(key, **msgspec.structs.asdict(architecture)))

@@ -4,5 +4,6 @@ from coulda.networks.conv_lstm import ConvLSTM
 from coulda.networks.convolution import convolve
 from coulda.networks.layers import Convolution, Dense
 from coulda.networks.recurrent import GRU
+from coulda.networks.residual import ResidualTower
 
-__all__ = ["GRU", "ConvLSTM", "Convolution", "Dense", "convolve"]
+__all__ = ["GRU", "ConvLSTM", "Convolution", "Dense", "ResidualTower", "convolve"]

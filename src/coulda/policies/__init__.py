@@ -2,10 +2,12 @@
 
 from coulda.policies.actor_critic import ActorCritic
 from coulda.policies.basic import AnyAction, Mixture, NoisyPolicy, TabularPolicy, UniformPolicy
-from coulda.policies.conv_lstm import ConvLSTMPolicy, load_policy, paper_policy, save_policy
+from coulda.policies.conv_lstm import ConvLSTMPolicy, paper_policy
 from coulda.policies.export import export_policy, numpy_policy
 from coulda.policies.foreign import as_policy, find_policy
+from coulda.policies.grids import GridPolicy, load_policy, save_policy
 from coulda.policies.host import Host, HostPolicy, HostPolicyError
+from coulda.policies.last_seen import LastSeenPolicy
 from coulda.policies.logged import LoggedPolicy
 from coulda.policies.onnx_files import onnx_policy, write_onnx
 from coulda.policies.trainable import (
@@ -21,9 +23,11 @@ __all__ = [
     "AnyAction",
     "ConvLSTMPolicy",
     "FeedforwardPolicy",
+    "GridPolicy",
     "Host",
     "HostPolicy",
     "HostPolicyError",
+    "LastSeenPolicy",
     "LinearGaussianPolicy",
     "LoggedPolicy",
     "Mixture",

@@ -1,6 +1,5 @@
 """The paper's policy: a convolutional LSTM over grids of categories, with a softmax and a value head."""
 
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -14,10 +13,10 @@ from coulda.networks import ConvLSTM, Dense
 from coulda.networks.conv_lstm import Carry
 from coulda.noise import Categorical
 from coulda.policies.actor_critic import ActorCritic
-from coulda.storage import Count, Few, Kind, load_network, save_network
+from coulda.storage import Count, Few
 
 
-class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConvLSTMArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="conv-lstm"):
     """All that makes a `ConvLSTMPolicy` but its weights."""
 
     height: Count
@@ -37,9 +36,6 @@ class PolicyArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     the paper."""
 
 
-_KIND = Kind("policy", 1, PolicyArchitecture)
-
-
 class ConvLSTMPolicy(ActorCritic):
     """π(a | h) for observations that are grids of tile categories, `uint8[height, width]`.
 
@@ -51,11 +47,11 @@ class ConvLSTMPolicy(ActorCritic):
     hidden: Dense
     heads: Dense
     """Action logits, then the value."""
-    architecture: PolicyArchitecture = eqx.field(static=True)
+    architecture: ConvLSTMArchitecture = eqx.field(static=True)
 
     def __init__(self, key: Array, height: int, width: int, **options: Any):
-        """`options` are those of `PolicyArchitecture`."""
-        self.architecture = a = PolicyArchitecture(height, width, **options)
+        """`options` are those of `ConvLSTMArchitecture`."""
+        self.architecture = a = ConvLSTMArchitecture(height, width, **options)
         if min(a.height, a.width) < 3:
             raise CouldaError(f"a grid of {a.height}×{a.width} has no interior; the least is 3×3.")
         key_memory, key_hidden, key_heads = jax.random.split(key, 3)
@@ -88,13 +84,3 @@ class ConvLSTMPolicy(ActorCritic):
 def paper_policy(key: Array, height: int = 10, width: int = 10) -> ConvLSTMPolicy:
     """The architecture of section 3.2."""
     return ConvLSTMPolicy(key, height, width, layers=3, channels=32, ticks=2, units=256)
-
-
-def save_policy(path: Path, policy: ConvLSTMPolicy, log: bytes | None = None) -> None:
-    """Commit a policy as an artifact at `path`, which must not exist yet; with the log of its training."""
-    save_network(path, _KIND, policy, policy.architecture, log)
-
-
-def load_policy(path: Path) -> ConvLSTMPolicy:
-    """The policy that `save_policy` wrote; anything else raises `coulda.storage.ArtifactError`."""
-    return load_network(path, _KIND, ConvLSTMPolicy)

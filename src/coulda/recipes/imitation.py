@@ -1,12 +1,15 @@
 """A policy for PO-Sokoban from the exact solver, by DAgger: the quick way in small worlds."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from coulda.environments.sokoban import Sokoban
 from coulda.learners.imitation import Imitation
+from coulda.policies.grids import GridPolicy
 from coulda.recipes.held_out import measured
 from coulda.recipes.running import Running, falling
 from coulda.recipes.sokoban import PAPER_POLICY, SMALLEST_POLICY, PolicyNetwork, SokobanWorld, make_sokoban, solvers
@@ -27,6 +30,9 @@ class PolicyRecipe:
     """The learning rate of Adam, constant for the first half and then falling to 0 along a cosine."""
     cloning_updates: int = 100
     """Over so many updates the solver's share in acting falls from 1 to 0."""
+    sharpness: float = 1.0
+    """What the logits are multiplied with in the end. What the solver teaches under a mask is how likely each action is
+    the right one; who acts with these probabilities dithers, and who mostly does the likeliest solves far more."""
     levels: int = 100_000
     """Different levels to learn from, at most."""
 
@@ -46,11 +52,23 @@ POLICY_RECIPES = {
 
 
 def train_policy(seed: int, world: SokobanWorld, levels: np.ndarray, recipe: PolicyRecipe, running: Running) -> Trained:
-    """DAgger from the exact solver, on `levels [n, side, side]` of the pool "policy"; `state.policy` is the policy."""
+    """DAgger from the exact solver, on `levels [n, side, side]` of the pool "policy"; `state.policy` is the policy.
+
+    It learns as it is, and is measured, and returned, with the recipe's sharpness.
+    """
     _, key_network, key_train = jax.random.split(jax.random.key(seed), 3)
     training = recipe.training(make_sokoban(levels, world), world)
     first = recipe.network.first_policy(key_network, world)
     settings = {"seed": seed, "world": asdict(world), "recipe": asdict(recipe)}
-    solved = lambda held_out, key, state: held_out.solve_rate(key, state.policy)
+    sharp = lambda state: sharpened(state.policy, recipe.sharpness)
+    solved = lambda held_out, key, state: held_out.solve_rate(key, sharp(state))
     evaluate = measured(seed, world, running.evaluation_episodes, solved)
-    return running.train(key_train, training, first, recipe.updates, settings, evaluate)
+    trained = running.train(key_train, training, first, recipe.updates, settings, evaluate)
+    return replace(trained, state=eqx.tree_at(lambda state: state.policy, trained.state, sharp(trained.state)))
+
+
+def sharpened(policy: GridPolicy, factor: float) -> GridPolicy:
+    """The policy with all its logits times `factor`; what it says of values stays."""
+    heads = lambda policy: (policy.heads.weight, policy.heads.bias)
+    by = jnp.full_like(policy.heads.bias, factor).at[-1].set(1.0)
+    return eqx.tree_at(heads, policy, replace_fn=lambda x: x * by)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import jax
 import numpy as np
@@ -17,6 +18,8 @@ from jax import Array
 from coulda.environments.sokoban import Sokoban, SolverPlanners, UniformLevels, generate, solver_planners, tiles
 from coulda.errors import CouldaError
 from coulda.policies.conv_lstm import ConvLSTMPolicy
+from coulda.policies.grids import GridPolicy
+from coulda.policies.last_seen import LastSeenPolicy
 from coulda.pomdp import GumbelMaxChoice, Scenario
 from coulda.progress import Advance
 
@@ -57,24 +60,30 @@ LEVELS_AT_ONCE = 250_000
 
 @dataclass(frozen=True)
 class PolicyNetwork:
-    """The architecture of a conv-LSTM policy."""
+    """The architecture of a policy."""
 
+    memory: Literal["conv-lstm", "last-seen"] = "conv-lstm"
+    """What the policy remembers: what a conv-LSTM learns to (paper), or what it last saw of each cell."""
     layers: int = 1
-    """Layers of the policy's conv-LSTM (paper: 3)."""
+    """Layers of the policy's conv-LSTM (paper: 3), or residual blocks over what was last seen."""
     channels: int = 16
     """Channels of each of its layers (paper: 32)."""
     ticks: int = 1
-    """Passes through all layers per observation (paper: 2)."""
+    """Passes through all layers of a conv-LSTM per observation (paper: 2)."""
     units: int = 128
     """Units of the dense layer before the heads."""
     focus: bool = True
-    """Whether the heads look at the agent's cell and at the mean of all, in the place of every cell (paper: no)."""
+    """Whether the heads look at the agent's cell and at what all have in common, in the place of every cell (paper:
+    no); after a map of what was last seen they always do."""
 
-    def first_policy(self, key: Array, world: SokobanWorld) -> ConvLSTMPolicy:
+    def first_policy(self, key: Array, world: SokobanWorld) -> GridPolicy:
         """The policy before it learns."""
-        looks_at = (tiles.AGENT, tiles.AGENT_ON_TARGET) if self.focus else ()
-        options = {"layers": self.layers, "channels": self.channels, "ticks": self.ticks, "units": self.units}
-        return ConvLSTMPolicy(key, world.side, world.side, focus=looks_at, **options)
+        agent, sizes = (tiles.AGENT, tiles.AGENT_ON_TARGET), {"channels": self.channels, "units": self.units}
+        if self.memory == "last-seen":
+            options = {"horizon": world.horizon, "agent": agent, "masked": tiles.EMPTY, "blocks": self.layers}
+            return LastSeenPolicy(key, world.side, world.side, **options, **sizes)
+        options = {"layers": self.layers, "ticks": self.ticks, "focus": agent if self.focus else ()}
+        return ConvLSTMPolicy(key, world.side, world.side, **options, **sizes)
 
 
 SMALLEST_POLICY = PolicyNetwork(channels=4, units=8)
