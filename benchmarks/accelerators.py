@@ -8,6 +8,7 @@ steps that wait for each other at `LATENCY` each, which is what small batches ta
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import equinox as eqx
 import jax
@@ -38,15 +39,17 @@ def main() -> dict[str, Any]:
     sizes = ingredients(PRESET)
     evaluation, search = evaluation_preset(sizes, PRESET), search_preset(sizes, PRESET)
     assert isinstance(sizes.policy, ImpalaRecipe) or PRESET == "smoke"
-    counts = {
-        name: counted(*program)
-        for name, program in {
-            "an update of the policy (IMPALA)": learning(sizes),
-            "an update of the scenario model": modeling(sizes),
-            "an update of CF-GPS": searching(search),
-            "a batch of CF-PE: 1,000 episodes, one policy, one t": evaluating(sizes, 1000),
-        }.items()
-    }
+    # Gradients are taken in chunks on CPUs only.
+    with mock.patch.object(jax, "default_backend", return_value="gpu"):
+        counts = {
+            name: counted(*program)
+            for name, program in {
+                "an update of the policy (IMPALA)": learning(sizes),
+                "an update of the scenario model": modeling(sizes),
+                "an update of CF-GPS": searching(search),
+                "a batch of CF-PE: 1,000 episodes, one policy, one t": evaluating(sizes, 1000),
+            }.items()
+        }
     updates = list(counts.values())
     policy, models = sizes.policy.updates, sizes.scenarios.updates * len(evaluation.parts_of_t)
     scored = len(evaluation.parts_of_t) * 3 * sizes.logged / 1000

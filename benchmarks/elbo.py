@@ -17,10 +17,10 @@ import jax.numpy as jnp
 
 from benchmarks.harness import child, run_peer, sized
 from benchmarks.networks import fastest
-from coulda.devices import sum_over_devices, use_all_cores
+from coulda.devices import use_all_cores
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import negative_elbo
-from coulda.pomdp import Episode
+from coulda.pomdp import Episode, sum_over_batch
 
 GRID, TILES, ACTIONS, STEPS = 10, 7, 5, sized(50, 2)
 ARCHITECTURE = {"num_layers": sized(8, 2), "channels": 32, "latents": 8}
@@ -54,7 +54,7 @@ def measure() -> dict[str, Any]:
 
         def gradient(network, inputs):
             share = lambda network, inputs: eqx.filter_grad(lambda n: negative_elbo(n, *inputs)[0])(network)
-            return sum_over_devices(share, network, inputs)
+            return sum_over_batch(share, network, inputs)
 
         start = time.perf_counter()
         compiled = jax.jit(gradient).lower(network, inputs).compile()

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.harness import child, run_peer, sized
-from coulda.devices import shard_batch, sum_over_devices, use_all_cores
+from coulda.devices import shard_batch, use_all_cores
 from coulda.policies.conv_lstm import paper_policy
+from coulda.pomdp import sum_over_batch
 
 GRID, TILES, ACTIONS = 10, 7, 5
 ARCHITECTURE = {"layers": 3, "channels": 32, "kernel": 3, "ticks": 2, "units": 256}
@@ -59,8 +60,8 @@ def measure() -> dict[str, Any]:
         return jax.lax.scan(step, policy.initial_carry(), observations)[1]
 
     forward = lambda policy, observations: jax.vmap(unroll, (None, 0))(policy, shard_batch(observations))
-    loss = lambda policy, observations: jnp.mean(jax.vmap(unroll, (None, 0))(policy, observations) ** 2)
-    backward = lambda policy, observations: sum_over_devices(jax.grad(loss), policy, observations)
+    loss = lambda policy, observations: jnp.sum(jax.vmap(unroll, (None, 0))(policy, observations) ** 2)
+    backward = lambda policy, observations: sum_over_batch(jax.grad(loss), policy, observations)
     times, compiling = {}, {}
     for name, function in {"forward": forward, "backward": backward}.items():
         start = time.perf_counter()

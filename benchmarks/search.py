@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.harness import child, sized
-from coulda.devices import sum_over_devices, use_all_cores
+from coulda.devices import use_all_cores
 from coulda.experiments.policy_search import WEIGHTINGS
 from coulda.experiments.reproduction import ingredients, search_preset
 from coulda.hindsight.learned import Learned
 from coulda.planners.mixture import ExpertSchedule, prepared
-from coulda.pomdp import Episode, batched
+from coulda.pomdp import Episode, batched, sum_over_batch
 from coulda.pomdp.rollout import taken_log_probs
 from coulda.recipes.sokoban import draw_levels, make_sokoban, solvers
 from coulda.search import PolicySearch, ReturnWeightedRegression
@@ -104,7 +104,7 @@ def _gradient(policy: Any, episodes: Episode, count: int) -> Any:
     index = jnp.arange(count) % episodes.reward.shape[0]
     chosen = jax.tree.map(lambda leaf: leaf[index], episodes)
     climb = lambda policy, batch: eqx.filter_grad(weighted_log_likelihood)(policy, *batch)
-    return sum_over_devices(climb, policy, (chosen, jnp.full(count, 1 / count)))
+    return sum_over_batch(climb, policy, (chosen, jnp.full(count, 1 / count)))
 
 
 def _fastest(parts: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:

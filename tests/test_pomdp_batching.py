@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxpr_as_fun
 
 from coulda.environments import tiger
 from coulda.policies import UniformPolicy
-from coulda.pomdp import batched, rollout
+from coulda.pomdp import batched, batching, rollout, sum_over_batch
 from coulda.pomdp.batching import LARGEST, _at_once, host_call
 from tests.conftest import ROOT
 
@@ -74,3 +75,40 @@ def test_calls_to_the_host_are_one_devices():
     assert at_once == LARGEST
     assert not _at_once(lambda x: 2 * x, jnp.arange(2.0 * LARGEST))[2]
     np.testing.assert_array_equal(batched(doubled, jnp.arange(64.0)), 2 * np.arange(64.0))
+
+
+def weighted(weights, xs):
+    """A sum over the batch, whose loop makes `[64]` of each element, and the gradient of the weights `[64, 64]`."""
+    step = lambda c, _: (jnp.tanh(c @ weights), None)
+    along = lambda x: jnp.sum(jax.lax.scan(step, x, None, length=3)[0])
+    return jax.grad(lambda weights: jnp.sum(jax.vmap(along)(xs)))(weights), jnp.sum(xs > 0)
+
+
+def lengths_of_scans(program):
+    """Of the outermost loops."""
+    return [equation.params["length"] for equation in program.jaxpr.eqns if equation.primitive.name == "scan"]
+
+
+def test_sums_are_made_in_chunks_that_the_cache_likes(monkeypatch):
+    weights, xs = jax.random.normal(jax.random.key(0), (64, 64)), jax.random.normal(jax.random.key(1), (48, 64))
+    # A function of its own each time: what was traced is not traced again.
+    summed = lambda: jax.make_jaxpr(lambda weights, xs: sum_over_batch(weighted, weights, xs))(weights, xs)
+    whole = summed()
+    assert set(lengths_of_scans(whole)) == {3}
+    monkeypatch.setattr(batching, "CACHE", 8 * 4 * 64)
+    chunked = summed()
+    # Of eight elements each; the weights' gradient, eight times the cache, is there once whatever the chunk.
+    assert lengths_of_scans(chunked) == [6]
+    found, expected = (jax.jit(jaxpr_as_fun(program))(weights, xs) for program in (chunked, whole))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    assert found[1] == expected[1] > 0
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert set(lengths_of_scans(summed())) == {3}
+
+
+@pytest.mark.parametrize(
+    ("size", "at_once", "chunks"), [(32, 8, 4), (32, 64, 1), (31, 8, 1), (30, 8, 5), (32, 1, 8), (9, 8, 1)]
+)
+def test_chunks_are_equal_or_there_is_one(size, at_once, chunks):
+    assert batching._equal_chunks(size, at_once) == chunks
+    assert size % chunks == 0

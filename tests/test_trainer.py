@@ -244,11 +244,12 @@ def test_ctrl_c_saves_and_exits_cleanly(tmp_path):
 
 SHARDED = """
 import jax
-from coulda.devices import on_all_devices, shard_batch, sum_over_devices
+from coulda.devices import on_all_devices, shard_batch
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_disable_most_optimizations", True)
 import jax.numpy as jnp, numpy as np
 from coulda.networks import ConvLSTM, convolve
+from coulda.pomdp import sum_over_batch
 
 network = ConvLSTM(jax.random.key(0), 3, channels=4)
 xs = jax.random.normal(jax.random.key(1), (4, 3, 4, 4, 3))
@@ -268,7 +269,7 @@ jax.tree.map(close, sharded(network, xs), alone)
 
 # Each device sums over its share, and the sums are added up once, after the scan.
 total = lambda network, xs: jax.grad(lambda n: 4 * loss(n, xs, lambda xs: xs) * xs.shape[0] / 4)(network)
-summed = jax.jit(lambda network, xs: sum_over_devices(total, network, xs))
+summed = jax.jit(lambda network, xs: sum_over_batch(total, network, xs))
 assert summed.lower(on_all_devices(network), xs).compile().as_text().count("all-reduce(") <= 2
 jax.tree.map(close, summed(network, xs), jax.tree.map(lambda g: 4 * g, alone[1]))
 

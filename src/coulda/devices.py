@@ -1,7 +1,7 @@
 """All cores and all devices, by splitting the batch; and how many a program is spread over."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -20,7 +20,6 @@ __all__ = [
     "one_device",
     "replicate",
     "shard_batch",
-    "sum_over_devices",
     "use_all_cores",
 ]
 
@@ -84,38 +83,12 @@ def shard_batch(batch: Any) -> Any:
 
 
 def on_all_devices(tree: Any) -> Any:
-    """The arrays of `tree` on every local device, as `sum_over_devices` leaves them: so a step is compiled once."""
+    """The arrays of `tree` on every local device, as `sum_over_batch` leaves them: so a step is compiled once."""
     if num_devices() == 1:
         return tree
     mesh = jax.make_mesh((num_devices(),), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
     arrays, other = eqx.partition(tree, eqx.is_array)
     return eqx.combine(jax.device_put(arrays, NamedSharding(mesh, PartitionSpec())), other)
-
-
-def sum_over_devices(function: Callable[[Any, Any], Any], shared: Any, batch: Any) -> Any:
-    """`function(shared, batch)`, a tree of sums over the batch, each device summing over its share of it.
-
-    For gradients through `scan`: the shares are added up once, at the end. With `shard_batch` XLA adds up the
-    gradient of every kernel at every step, which on two cores is slower than one of them alone.
-
-    Args:
-        function: returns arrays that are sums over the leading axis of the batch, such as a gradient of a sum.
-        shared: a pytree that every device gets whole; what is not an array is passed on as it is.
-        batch: a pytree of arrays `[B, ...]`; a leading axis that cannot be split evenly is left to one device.
-    """
-    devices = num_devices()
-    if devices == 1 or any(leaf.shape[0] % devices for leaf in jax.tree.leaves(batch)):
-        return function(shared, batch)
-    arrays, other = eqx.partition(shared, eqx.is_array)
-
-    def run(arrays: Any, share: Any) -> Any:
-        found = function(eqx.combine(arrays, other), share)
-        return jax.tree.map(lambda x: jax.lax.psum(x, "batch"), found)
-
-    mesh = jax.make_mesh((devices,), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
-    specs = PartitionSpec(), PartitionSpec("batch")
-    # A scan that starts from a constant, such as a policy's first carry, does not pass the check of varying axes.
-    return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(arrays, batch)
 
 
 def join_hosts(share: Any) -> Any:

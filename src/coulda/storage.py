@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Generic, Literal, TextIO, TypeVar
 
 import equinox as eqx
@@ -77,7 +78,7 @@ class Kind(msgspec.Struct, Generic[Metadata], frozen=True):
 
     name: str
     version: int
-    metadata: type[Metadata]
+    metadata: type[Metadata] | UnionType
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from coulda.devices import on_all_devices, sum_over_devices
+from coulda.devices import on_all_devices
 from coulda.errors import CouldaError
 from coulda.hindsight.amortized import SOURCE, Amortized, AmortizedMetadata
 from coulda.hindsight.hindsight_network import HindsightNetwork, first_network
@@ -28,7 +28,7 @@ from coulda.hindsight.pairs import (
     simulate_pairs,
 )
 from coulda.hindsight.particles import check_size
-from coulda.pomdp import POMDP, Policy, batched
+from coulda.pomdp import POMDP, Policy, batched, sum_over_batch
 from coulda.progress import bar
 from coulda.storage import exclusive
 from coulda.trainer import TrainerConfig, descend, first_state, train
@@ -224,7 +224,7 @@ def _pass(training: HindsightTraining, key: Array, state: HindsightState) -> tup
         network, average, optimizer_state = carry
         rows, steps = inputs
         pairs = jax.tree.map(lambda leaf: leaf[rows], training.pairs)
-        gradient, loss = sum_over_devices(training.gradient, (network, fixed), (pairs, steps))
+        gradient, loss = sum_over_batch(training.gradient, (network, fixed), (pairs, steps))
         gradient = jax.tree.map(lambda total: total / batch, gradient)
         network, optimizer_state = descend(training.optimizer, gradient, optimizer_state, network)
         average = jax.tree.map(lambda a, b: AVERAGED * a + (1 - AVERAGED) * b, average, network)

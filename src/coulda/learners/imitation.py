@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from coulda.devices import on_all_devices, sum_over_devices
+from coulda.devices import on_all_devices
 from coulda.planners.mixture import ExpertMixture
-from coulda.pomdp import POMDP, Planner, Policy, Scenario, Trajectory, rollout
+from coulda.pomdp import POMDP, Planner, Policy, Scenario, Trajectory, rollout, sum_over_batch
 from coulda.pomdp.rollout import all_log_probs
 from coulda.trainer import descend, first_state
 
@@ -76,7 +76,7 @@ class Imitation(eqx.Module):
     def _improve(self, state: ImitationState, scenarios: Scenario, expert: Any) -> tuple[ImitationState, ImitationInfo]:
         beta = jnp.clip(1 - state.updates / self.cloning_updates, 0.0, 1.0).astype(jnp.float32)
         batch = jnp.arange(self.batch), scenarios
-        gradient, sums = sum_over_devices(self._gradient, (state.policy, expert, beta), batch)
+        gradient, sums = sum_over_batch(self._gradient, (state.policy, expert, beta), batch)
         advised = jnp.maximum(sums["advised"], 1.0)
         gradient = jax.tree.map(lambda total: total / advised, gradient)
         policy, optimizer_state = descend(self.optimizer, gradient, state.optimizer_state, state.policy)

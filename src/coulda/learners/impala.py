@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from coulda.devices import on_all_devices, shard_batch
+from coulda.devices import on_all_devices
 from coulda.errors import CouldaError
 from coulda.executors import Executor, Stream, Work, seeded
 from coulda.learners.loss import ActorCriticLoss, LossInfo
 from coulda.policies.actor_critic import ActorCritic
-from coulda.pomdp import POMDP, Episode, Policy, batched, rollout
+from coulda.pomdp import POMDP, Episode, Policy, batched, rollout, sum_over_batch
 from coulda.trainer import descend, first_state
 
 
@@ -119,7 +119,15 @@ def improve(
     staleness: Array,
 ) -> tuple[ActorCritic, Any, ImpalaInfo]:
     """One update from episodes `[B, ...]`, on all local devices."""
-    gradient, terms = eqx.filter_grad(loss.__call__, has_aux=True)(policy, _split(episodes))
+
+    def gradient_of(policy: ActorCritic, some: Episode) -> tuple[Any, Array]:
+        """The gradient, and the terms, of the sum over the live steps of some episodes, and how many these are."""
+        count = jnp.sum(some.live).astype(jnp.float32)
+        means = eqx.filter_grad(loss.__call__, has_aux=True)(policy, some)
+        return jax.tree.map(lambda mean: mean * count, means), count
+
+    sums, count = sum_over_batch(gradient_of, policy, episodes)
+    gradient, terms = jax.tree.map(lambda total: total / jnp.maximum(count, 1.0), sums)
     improved, optimizer_state = descend(optimizer, gradient, optimizer_state, policy)
     info = ImpalaInfo(
         loss=terms,
@@ -129,8 +137,3 @@ def improve(
         gradient_norm=optax.tree.norm(gradient),
     )
     return improved, optimizer_state, info
-
-
-def _split(episodes: Episode) -> Episode:
-    """Over all local devices, where they can have equal shares; else left to one."""
-    return episodes if episodes.reward.shape[0] % jax.local_device_count() else shard_batch(episodes)

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from coulda.devices import on_all_devices, sum_over_devices
+from coulda.devices import on_all_devices
 from coulda.episodes import EpisodeLog
 from coulda.hindsight.conv_draw import ConvDRAW
 from coulda.hindsight.learned import negative_elbo, random_lengths
 from coulda.hindsight.source import history_length
 from coulda.learners.imitation import Experts, draw
 from coulda.planners.mixture import ExpertMixture
-from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, rollout
+from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, rollout, sum_over_batch
 from coulda.trainer import descend, first_state
 
 SHARES = (0.0, 0.5, 1.0)
@@ -80,7 +80,7 @@ class Ascent(eqx.Module):
             (_, info), gradient = loss(network, evidence(network, lengths), episodes, lengths, noise)
             return jax.tree.map(lambda mean: mean * lengths.size, (gradient, info))
 
-        gradient, info = sum_over_devices(gradient_of, (state.network, shared), (batch, lengths, noise))
+        gradient, info = sum_over_batch(gradient_of, (state.network, shared), (batch, lengths, noise))
         gradient, info = jax.tree.map(lambda total: total / self.batch, (gradient, info))
         network, optimizer_state = descend(self.optimizer, gradient, state.optimizer_state, state.network)
         info |= {"gradient_norm": optax.tree.norm(gradient)}

@@ -10,6 +10,7 @@ from coulda.policies.last_seen import LastSeenArchitecture, LastSeenPolicy
 from coulda.storage import Kind, load_network, save_network
 
 GridPolicy = ConvLSTMPolicy | LastSeenPolicy
+"""A network over grids of categories, whatever it remembers."""
 Architecture = ConvLSTMArchitecture | LastSeenArchitecture
 _KIND = Kind("policy", 2, Architecture)
 

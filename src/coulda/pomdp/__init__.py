@@ -9,7 +9,7 @@ inference is known), `actors` (`Policy`, `Planner`), `rollout` (what it leaves b
 from coulda.mechanisms import GumbelMaxChoice, InverseCDFChoice, choice
 from coulda.pomdp.actions import ActionMechanism, LocationScaleAction
 from coulda.pomdp.actors import Actor, Planner, Policy
-from coulda.pomdp.batching import batched
+from coulda.pomdp.batching import batched, sum_over_batch
 from coulda.pomdp.black_box import BlackBoxPOMDP
 from coulda.pomdp.model import POMDP, FinitePOMDP, LinearGaussianPOMDP, Outcomes, TransitionChoices
 from coulda.pomdp.observed import AdditiveNoisePOMDP, ObservedPOMDP
@@ -43,4 +43,5 @@ __all__ = [
     "choice",
     "named_noise",
     "rollout",
+    "sum_over_batch",
 ]

@@ -12,9 +12,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from coulda.devices import num_devices
 
@@ -24,6 +25,8 @@ channels, rollouts are four times as fast at 32–64 episodes per chunk as at 40
 SMALLEST, LARGEST = 4, 4096
 SMALL = 512
 """Bytes of the largest array of an element that is small: it is of a table and not of a network."""
+TELLING = 1009
+"""A batch of a size, prime, that no layer has."""
 CALLS_HOST = -1
 """In the place of a size: a call to the host."""
 
@@ -63,6 +66,73 @@ def batched(function: Callable[[Any], Any], batch: Any, chunk_size: int | None =
         # A scan that starts from a constant, such as a policy's first carry, does not pass the check of varying axes.
         run = jax.shard_map(run, mesh=mesh, in_specs=share_of, out_specs=share_of, check_vma=False)
     return jax.tree.map(lambda x: x[:size], run(padded))
+
+
+def sum_over_batch(function: Callable[[Any, Any], Any], shared: Any, batch: Any) -> Any:
+    """`function(shared, batch)`, a tree of sums over the batch, on all local devices and in chunks that a cache likes.
+
+    For gradients through `scan`: the devices' shares are added up once, at the end. With `shard_batch` XLA adds up the
+    gradient of every kernel at every step, which on two cores is slower than one of them alone.
+
+    Args:
+        function: returns arrays that are sums over the leading axis of the batch, such as a gradient of a sum.
+        shared: a pytree that every device gets whole; what is not an array is passed on as it is.
+        batch: a pytree of arrays `[B, ...]`; a leading axis that cannot be split evenly is left to one device.
+    """
+    if jax.process_count() > 1:
+        # XLA splits it as the batch lies: over the devices of all hosts, where `join_hosts` made it.
+        return function(shared, batch)
+    devices, size = num_devices(), jax.tree.leaves(batch)[0].shape[0]
+    if devices == 1 or size % devices:
+        return _sum_of_chunks(function, shared, batch)
+    arrays, other = eqx.partition(shared, eqx.is_array)
+
+    def run(arrays: Any, share: Any) -> Any:
+        found = _sum_of_chunks(function, eqx.combine(arrays, other), share)
+        return jax.tree.map(lambda x: jax.lax.psum(x, "batch"), found)
+
+    mesh = jax.make_mesh((devices,), ("batch",), (AxisType.Auto,), devices=jax.local_devices())
+    specs = PartitionSpec(), PartitionSpec("batch")
+    # A scan that starts from a constant, such as a policy's first carry, does not pass the check of varying axes.
+    return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(arrays, batch)
+
+
+def _sum_of_chunks(function: Callable[[Any, Any], Any], shared: Any, batch: Any) -> Any:
+    """`function(shared, batch)` on one device: as it is on accelerators, which like large batches.
+
+    What CPUs gain is not only the cache: memory that a call is given for the first time is handed over page by page,
+    for one chunk in the place of all. A paper's policy learns in three quarters of the time.
+    """
+    size = jax.tree.leaves(batch)[0].shape[0]
+    if size < 2 * SMALLEST or jax.default_backend() != "cpu":
+        return function(shared, batch)
+    chunks = _equal_chunks(size, CACHE // _largest_of_one(function, shared, batch))
+    if chunks == 1:
+        return function(shared, batch)
+    split = jax.tree.map(lambda x: x.reshape(chunks, size // chunks, *x.shape[1:]), batch)
+    first = jax.tree.map(lambda x: x[0], split)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), eqx.filter_eval_shape(function, shared, first))
+    add = lambda total, chunk: (jax.tree.map(jnp.add, total, function(shared, chunk)), None)
+    return jax.lax.scan(add, zeros, split)[0]
+
+
+def _largest_of_one(function: Callable[[Any, Any], Any], shared: Any, batch: Any) -> int:
+    """Bytes of the largest array of one element that a loop makes in a step; hardly any, where the host is called.
+
+    Found in a batch of such a size that what belongs to it shows in the shapes: gradients of weights do not grow.
+    """
+    arrays, other = eqx.partition(shared, eqx.is_array)
+    told = jax.tree.map(lambda x: jax.ShapeDtypeStruct((TELLING, *x.shape[1:]), x.dtype), batch)
+    program = jax.make_jaxpr(lambda arrays, batch: function(eqx.combine(arrays, other), batch))(arrays, told)
+    sizes = list(_sizes(program.jaxpr, in_loop=False))
+    return 1 if CALLS_HOST in sizes else max((size // TELLING for size in sizes if size % TELLING == 0), default=1)
+
+
+def _equal_chunks(size: int, at_once: int) -> int:
+    """How many equal chunks of at most `at_once` there are in `size`; 1 where they would be under half as large."""
+    fewest = -(-size // max(at_once, SMALLEST))
+    most = size // max(-(-at_once // 2), SMALLEST)
+    return next((chunks for chunks in range(fewest, most + 1) if size % chunks == 0), 1)
 
 
 @eqx.filter_jit

@@ -71,4 +71,4 @@ def sharpened(policy: GridPolicy, factor: float) -> GridPolicy:
     """The policy with all its logits times `factor`; what it says of values stays."""
     heads = lambda policy: (policy.heads.weight, policy.heads.bias)
     by = jnp.full_like(policy.heads.bias, factor).at[-1].set(1.0)
-    return eqx.tree_at(heads, policy, replace_fn=lambda x: x * by)
+    return eqx.tree_at(heads, policy, replace_fn=lambda x: x * jnp.broadcast_to(by, x.shape))

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.devices import num_devices, sum_over_devices
+from coulda.devices import num_devices
 from coulda.errors import CouldaError
 from coulda.noise import effective_sample_size, merge
-from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout
+from coulda.pomdp import POMDP, Actor, Episode, Policy, Scenario, batched, rollout, sum_over_batch
 from coulda.pomdp.rollout import taken_log_probs
 
 Normalization = Literal["scenario", "batch"]
@@ -119,7 +119,7 @@ class ReturnWeightedRegression(eqx.Module):
 
         def ascend(policy: Policy, noise: Array) -> tuple[Policy, ReturnWeightedInfo]:
             chosen = self._chosen(noise, trajectories, weights)
-            log_likelihood, gradient = sum_over_devices(climb, policy, chosen)
+            log_likelihood, gradient = sum_over_batch(climb, policy, chosen)
             return gradient, self._info(returns, log_weights, weights, usable, log_likelihood)
 
         return ascend
