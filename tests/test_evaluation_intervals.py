@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from coulda.errors import CouldaError
-from coulda.evaluation.diagnostics import graded, pareto_shape, weight_diagnostics
+from coulda.evaluation.diagnostics import graded, pareto_shape, spread_diagnostic, weight_diagnostics
 from coulda.evaluation.estimate import Estimate, plain
 from coulda.evaluation.intervals import BOOTSTRAP_LIMIT, Interval, Precision, Ratios, bca, bernstein, student, widened
 from coulda.evaluation.weights import Weighted
@@ -37,6 +37,15 @@ def test_bca_is_scipys():
     # The twin: the plain percentile interval is elsewhere, by more than that.
     percentile = stats.bootstrap((SKEWED,), np.mean, method="percentile", n_resamples=20_000, rng=1).confidence_interval
     assert abs(percentile.high - expected.high) > 0.02 * (expected.high - expected.low)
+
+
+@pytest.mark.parametrize("unit", [2.0**-600, 2.0**300])
+def test_the_smallest_and_largest_terms_are_judged_as_others_are(unit):
+    """Weights of a nearly deterministic policy are products of the smallest probabilities: their cubes are 0."""
+    found = bca(np.random.default_rng(2), Ratios.mean_of(unit * SKEWED), 0.95)
+    expected = bca(np.random.default_rng(2), Ratios.mean_of(SKEWED), 0.95)
+    assert (found.low / unit, found.high / unit) == pytest.approx((expected.low, expected.high))
+    assert spread_diagnostic(unit * SKEWED)[0].value == pytest.approx(spread_diagnostic(SKEWED)[0].value)
 
 
 def test_bca_of_a_ratio_is_scipys():

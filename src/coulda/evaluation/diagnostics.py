@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict
-from coulda.evaluation.intervals import Interval, widened
+from coulda.evaluation.intervals import Interval, unit_free, widened
 from coulda.evaluation.reading import Reading
 from coulda.evaluation.weights import Weighted
 from coulda.noise import effective_sample_size
@@ -164,7 +164,7 @@ def spread_diagnostic(terms: np.ndarray, simulated: np.ndarray | None = None) ->
     logs would be trusted in which nothing rare happened.
     """
     returns = terms if simulated is None else simulated
-    squares = (returns - returns.mean()) ** 2
+    squares = unit_free(returns - returns.mean()) ** 2
     if len(terms) < 2 or not squares.any():
         return ()
     error = float(np.sqrt(max((squares**2).mean() / squares.mean() ** 2 - 1, 0.0) / len(terms)))

@@ -139,12 +139,23 @@ def bca(rng: np.random.Generator, ratios: Ratios, level: float, resamples: int =
     below = (np.sum(theta < ratios.value) + np.sum(theta <= ratios.value)) / (2 * resamples)
     bias = normal_quantile(np.clip(below, 1 / resamples, 1 - 1 / resamples))
     influence = ratios.leave_one_out()
-    influence = influence.mean() - influence
-    cubes, squares = np.sum(influence**3), np.sum(influence**2)
-    acceleration = cubes / (6 * squares**1.5) if squares > 0 else 0.0
+    # The acceleration has no unit; powers of the smallest weights would be 0.
+    influence = unit_free(influence.mean() - influence)
+    squares = np.sum(influence**2)
+    acceleration = np.sum(influence**3) / (6 * squares**1.5) if squares > 0 else 0.0
     z = bias + normal_quantile([(1 - level) / 2, (1 + level) / 2])
     low, high = np.quantile(theta, normal_below(bias + z / (1 - acceleration * z)))
     return Interval(float(low), float(high), level, "bca")
+
+
+def unit_free(values: np.ndarray) -> np.ndarray:
+    """Values over the largest of them by absolute value: what has no unit stays, and no power of them is lost.
+
+    >>> unit_free(np.array([1e-200, -2e-200]))
+    array([ 0.5, -1. ])
+    """
+    largest = np.abs(values).max(initial=0.0)
+    return values / largest if largest > 0 else values
 
 
 def hull(one: Interval, other: Interval) -> Interval:
