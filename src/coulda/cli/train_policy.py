@@ -12,7 +12,7 @@ from coulda.cli.presets import PresetName
 from coulda.cli.train_network import TrainNetwork
 from coulda.policies.grids import save_policy
 from coulda.recipes.held_out import HeldOut
-from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
+from coulda.recipes.imitation import PolicyRecipe, policy_recipe, train_policy
 from coulda.recipes.running import Running
 
 
@@ -33,7 +33,7 @@ class TrainPolicy(TrainNetwork):
     def of(cls, world: str = "7x7", preset: PresetName = "desktop") -> "TrainPolicy":
         """The command of a preset in a world."""
         options = Running.of(preset, folder=Path("runs/policy"), resume=True)
-        return cls(preset, world, running=options, recipe=POLICY_RECIPES[preset])
+        return cls(preset, world, running=options, recipe=policy_recipe(world, preset))
 
     def run(self) -> None:
         """Train, measure, save."""

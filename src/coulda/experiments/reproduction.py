@@ -10,7 +10,7 @@ from coulda.experiments.models import ModelsPreset
 from coulda.experiments.pipeline import Ingredients
 from coulda.experiments.policy_evaluation import EvaluationPreset
 from coulda.experiments.policy_search import PLANNERS, SearchPreset, Setting, every_method
-from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe
+from coulda.recipes.imitation import POLICY_RECIPES, policy_recipe
 from coulda.recipes.impala import impala_recipe
 from coulda.recipes.scenario_model import SCENARIO_RECIPES, ScenarioRecipe
 from coulda.recipes.sokoban import PolicyNetwork, find_sokoban
@@ -51,15 +51,7 @@ _DESKTOP = {
     # The paper's world, with networks that two cores can train.
     "10x10": Ingredients(
         "10x10",
-        PolicyRecipe(
-            PolicyNetwork("last-seen", layers=3, channels=32),
-            updates=3000,
-            batch=64,
-            learning_rate=2e-3,
-            cloning_updates=300,
-            sharpness=5.0,
-            levels=60_000,
-        ),
+        policy_recipe("10x10", "desktop"),
         ScenarioRecipe(updates=2500, levels=60_000),
         logged=10_000,
     ),

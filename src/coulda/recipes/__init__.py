@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coulda.recipes.evaluation import EvaluationRecipe
     from coulda.recipes.held_out import HeldOut
     from coulda.recipes.hindsight import HindsightRecipe
-    from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, train_policy
+    from coulda.recipes.imitation import POLICY_RECIPES, PolicyRecipe, policy_recipe, train_policy
     from coulda.recipes.impala import IMPALA_RECIPES, ImpalaRecipe, impala_recipe, learn
     from coulda.recipes.running import Running
     from coulda.recipes.scenario_model import (
@@ -77,6 +77,7 @@ __all__ = [
     "make_sokoban",
     "model_return",
     "own_world",
+    "policy_recipe",
     "pool_of",
     "quality",
     "search_policy",
@@ -91,7 +92,7 @@ _FILES = {
     "evaluation": ("EvaluationRecipe",),
     "held_out": ("HeldOut",),
     "hindsight": ("HindsightRecipe",),
-    "imitation": ("POLICY_RECIPES", "PolicyRecipe", "train_policy"),
+    "imitation": ("POLICY_RECIPES", "PolicyRecipe", "policy_recipe", "train_policy"),
     "impala": ("IMPALA_RECIPES", "ImpalaRecipe", "impala_recipe", "learn"),
     "running": ("Running",),
     "scenario_model": ("SCENARIO_RECIPES", "ScenarioNetwork", "ScenarioRecipe", "quality", "train_scenarios"),
