@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coulda.cli import LARGE_PAGES
+
 ROOT = Path(__file__).parents[1]
 PEERS = Path(__file__).parent / "peers"
 TINY = "--tiny" in sys.argv
@@ -70,6 +72,8 @@ def beside() -> dict[str, str]:
 
 
 def _run(command: list[str], **settings: Any) -> dict[str, Any]:
+    # Both sides have large pages of memory, as our own commands do.
+    settings["env"] = LARGE_PAGES | settings.get("env", dict(os.environ))
     result = subprocess.run(command, check=False, capture_output=True, text=True, **settings)
     if result.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr}")

@@ -37,6 +37,27 @@ def test_help_and_version_do_not_wait_for_jax():
         subprocess.run([sys.executable, "-c", program, argument], check=True, capture_output=True)
 
 
+WITH_PAGES = "import os\nraise LookupError(os.environ.get('GLIBC_TUNABLES'))"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for on Linux")
+@pytest.mark.parametrize(
+    ("command", "set_before", "found"),
+    [
+        (["train", "--world", "mine.py:world"], None, "glibc.malloc.hugetlb=1"),
+        (["train", "--world", "mine.py:world"], "glibc.malloc.check=0", "glibc.malloc.check=0"),
+        (["calibrate", "--model", "mine.py:model"], None, "None"),
+    ],
+)
+def test_commands_that_learn_begin_with_large_pages(command, set_before, found, tmp_path):
+    (tmp_path / "mine.py").write_text(WITH_PAGES)
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    environment |= {"GLIBC_TUNABLES": set_before} if set_before else {}
+    result = run(*command, cwd=tmp_path, env=environment)
+    assert result.returncode == 2
+    assert f"LookupError: {found}" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -43,6 +43,11 @@ COMMANDS = {
 COMPUTING = tuple(name for name in COMMANDS if name not in ("report", "episodes", "export", "sokoban"))
 """Commands that compute, on all cores."""
 
+LEARNING = ("search", "train", "train-policy", "train-hindsight", "train-scenarios", "reproduce")
+"""Commands that take gradients for minutes and hours."""
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""How the GNU C library is told, before a process starts, to take memory in large pages."""
+
 ON_LOGS = ("evaluate", "fit", "explain")
 """Commands whose one argument without a name is a log."""
 
