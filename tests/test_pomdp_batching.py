@@ -95,7 +95,7 @@ def test_sums_are_made_in_chunks_that_the_cache_likes(monkeypatch):
     summed = lambda: jax.make_jaxpr(lambda weights, xs: sum_over_batch(weighted, weights, xs))(weights, xs)
     whole = summed()
     assert set(lengths_of_scans(whole)) == {3}
-    monkeypatch.setattr(batching, "CACHE_OF_GRADIENTS", 8 * 4 * 64)
+    monkeypatch.setattr(batching, "CACHE", 8 * 4 * 64)
     chunked = summed()
     # Of eight elements each; the weights' gradient, eight times the cache, is there once whatever the chunk.
     assert lengths_of_scans(chunked) == [6]

@@ -21,10 +21,8 @@ from coulda.devices import num_devices
 
 CACHE = 2**18
 """Bytes of the largest array that is made in a step of a loop, for all elements of a chunk. With a conv-LSTM of 16
-channels, rollouts are four times as fast at 32–64 episodes per chunk as at 4096: a step stays in the cache."""
-CACHE_OF_GRADIENTS = 2**19
-"""The same of sums of gradients, whose loops make more of each array: of 2¹⁸ to 2²³ the paper's policy is quickest with
-2¹⁸ and 2¹⁹, and the paper's scenario model from 2¹⁹ on."""
+channels, rollouts are four times as fast at 32–64 episodes per chunk as at 4096: a step stays in the cache. Gradients
+of the paper's networks are quickest in chunks of eight, with all cores at work."""
 SMALLEST, LARGEST = 4, 4096
 SMALL = 512
 """Bytes of the largest array of an element that is small: it is of a table and not of a network."""
@@ -109,7 +107,7 @@ def _sum_of_chunks(function: Callable[[Any, Any], Any], shared: Any, batch: Any)
     size = jax.tree.leaves(batch)[0].shape[0]
     if size < 2 * SMALLEST or jax.default_backend() != "cpu":
         return function(shared, batch)
-    chunks = _equal_chunks(size, CACHE_OF_GRADIENTS // _largest_of_one(function, shared, batch))
+    chunks = _equal_chunks(size, CACHE // _largest_of_one(function, shared, batch))
     if chunks == 1:
         return function(shared, batch)
     split = jax.tree.map(lambda x: x.reshape(chunks, size // chunks, *x.shape[1:]), batch)
