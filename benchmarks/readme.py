@@ -104,7 +104,7 @@ ROWS = [
         "benchmarks/elbo.json",
         ("times_torch", "4"),
         1.1,
-        "1.7·10⁹ operations a pair, 4/9 of them by Winograd's method: 600 a second at a matmul peak of 4.6·10¹¹; ours makes 159",
+        "1.7·10⁹ operations a pair, 4/9 of them by Winograd's method: 600 a second at 4.6·10¹¹; ours makes 159",
         "elbo",
     ),
     Row(
@@ -218,8 +218,8 @@ faster. What is wanted and missed is called so.
 
 Two cores, no accelerator; some were measured while others worked on the machine too, so that ratios are to be read and
 not seconds. Processors differ from day to day: on that of 2026-11-18 PyTorch is 2.5 times as fast as on that of
-2026-11-16, and our gradients were 1.4 times. Both sides have large pages of memory since 2026-11-19. Start-up has no peer: `startup` has its seconds, and
-`results/benchmarks/startup.json` what they were.
+2026-11-16, and our gradients were 1.4 times. Both sides have large pages of memory since 2026-11-19. Start-up has no
+peer: `startup` has its seconds, and `results/benchmarks/startup.json` what they were.
 
 ## To run them again
 
