@@ -32,7 +32,7 @@ class PolicyRecipe:
     """Over so many updates the solver's share in acting falls from 1 to 0."""
     sharpness: float = 1.0
     """What the logits are multiplied with in the end. What the solver teaches under a mask is how likely each action is
-    the right one; who acts with these probabilities dithers, and who mostly does the likeliest solves far more."""
+    the right one; who acts with these probabilities dithers, and who mostly does the likeliest solves more."""
     levels: int = 100_000
     """Different levels to learn from, at most."""
 
