@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from coulda.environments.sokoban import generate, tiles
+from coulda.errors import CouldaError
 from coulda.networks import ResidualTower
 from coulda.policies import ConvLSTMPolicy, LastSeenPolicy, UniformPolicy, load_policy, save_policy
 from coulda.pomdp import rollout
@@ -81,6 +82,14 @@ def test_each_cell_knows_of_all_others():
     assert not np.allclose(far, eqx.filter_jit(tower)(x)[-1, -1])
     alone = eqx.tree_at(lambda t: t.blocks[0].everywhere.weight, tower, replace_fn=jnp.zeros_like)
     assert np.allclose(eqx.filter_jit(alone)(x.at[0, 0, 0].set(9.0))[-1, -1], eqx.filter_jit(alone)(x)[-1, -1])
+
+
+@pytest.mark.parametrize(
+    "make", [ConvLSTMPolicy, lambda key, height, width: LastSeenPolicy(key, height, width, horizon=5, agent=(4,))]
+)
+def test_a_grid_that_is_all_border_is_refused(make):
+    with pytest.raises(CouldaError, match=r"a grid of 2×5 has no interior; the least is 3×3\."):
+        make(jax.random.key(0), 2, 5)
 
 
 @pytest.mark.parametrize("kind", [LastSeenPolicy, ConvLSTMPolicy])

@@ -52,8 +52,7 @@ class ConvLSTMPolicy(ActorCritic):
     def __init__(self, key: Array, height: int, width: int, **options: Any):
         """`options` are those of `ConvLSTMArchitecture`."""
         self.architecture = a = ConvLSTMArchitecture(height, width, **options)
-        if min(a.height, a.width) < 3:
-            raise CouldaError(f"a grid of {a.height}×{a.width} has no interior; the least is 3×3.")
+        check_interior(a.height, a.width)
         key_memory, key_hidden, key_heads = jax.random.split(key, 3)
         self.memory = ConvLSTM(
             key_memory, a.num_tiles, layers=a.layers, channels=a.channels, kernel=a.kernel, ticks=a.ticks
@@ -79,6 +78,12 @@ class ConvLSTMPolicy(ActorCritic):
             return jnp.ravel(top)
         focus = jnp.isin(tiles, jnp.asarray(self.architecture.focus, tiles.dtype)).astype(top.dtype)
         return jnp.concatenate([jnp.einsum("hw,hwc->c", focus, top), jnp.mean(top, (0, 1))])
+
+
+def check_interior(height: int, width: int) -> None:
+    """Refuse a grid that is all border, at which these policies do not look."""
+    if min(height, width) < 3:
+        raise CouldaError(f"a grid of {height}×{width} has no interior; the least is 3×3.")
 
 
 def paper_policy(key: Array, height: int = 10, width: int = 10) -> ConvLSTMPolicy:

@@ -16,6 +16,7 @@ from jax import Array, lax
 from coulda.networks import Dense, ResidualTower
 from coulda.noise import Categorical
 from coulda.policies.actor_critic import ActorCritic
+from coulda.policies.conv_lstm import check_interior
 from coulda.storage import Count, Few
 
 
@@ -56,6 +57,7 @@ class LastSeenPolicy(ActorCritic):
     def __init__(self, key: Array, height: int, width: int, **options: Any):
         """`options` are those of `LastSeenArchitecture`."""
         self.architecture = a = LastSeenArchitecture(height, width, **options)
+        check_interior(a.height, a.width)
         key_tower, key_hidden, key_heads = jax.random.split(key, 3)
         # Each category, never seen, and the time.
         self.tower = ResidualTower(key_tower, a.num_tiles + 2, blocks=a.blocks, channels=a.channels)
