@@ -8,7 +8,6 @@ import optax
 import pytest
 
 from coulda.environments.sokoban import Sokoban, UniformLevels, generate
-from coulda.errors import CouldaError
 from coulda.hindsight.conv_draw import ConvDRAW, Gaussian
 from coulda.hindsight.learned import LearnedOnline, negative_elbo
 from coulda.policies.conv_lstm import ConvLSTMPolicy, paper_policy
@@ -135,8 +134,6 @@ def test_the_policy_remembers_and_does_not_see_the_border():
     border = grids[0].at[0].set(3).at[:, -1].set(3)
     np.testing.assert_array_equal(act(policy.initial_carry(), border)[1].logits, first.logits)
     assert not np.array_equal(act(carry, grids[0])[1].logits, first.logits)
-    with pytest.raises(CouldaError, match="no interior"):
-        ConvLSTMPolicy(jax.random.key(0), 2, 5)
 
 
 def test_a_policy_that_focuses_sees_the_agents_cell_and_the_mean_of_all():
