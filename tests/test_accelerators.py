@@ -254,7 +254,7 @@ PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "FQE with squares": lambda: (*fitting(QuadraticQ(), False), jnp.ones(4)),
     "FQE with random features": lambda: (*fitting(RandomFeaturesQ(), False), jnp.ones(4)),
     "FQE with a network": lambda: (*fitting(NetworkQ(), False), jnp.ones(4)),
-    "FQE's bootstrap": lambda: (lambda q, s: _refits(jax.random.split(KEY, 2), q, s), *fitting(TableQ(3), False)[1:]),
+    "FQE's bootstrap": lambda: (lambda q, s: _refits(KEY, 2, q, s), *fitting(TableQ(3), False)[1:]),
     "FQE's unseen actions": lambda: fitting(TableQ(3), False, _unseen),
     "a counterfactual, exact": lambda: asking("inversion", {name: jnp.ones(2) for name in "XHY"}, zoo.chain().scm),
     "a counterfactual, weighted": lambda: asking("importance", {"Y": jnp.ones(2)}, zoo.chain().scm),
