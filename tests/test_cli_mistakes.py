@@ -23,6 +23,10 @@ MISTAKES = {
     "no batch": ([*TRAIN, "--batch", "0"], "--batch is 0; it must be at least 1"),
     "a negative batch": ([*TRAIN, "--batch", "-1"], "--batch is -1; it must be at least 1"),
     "a rate that is no number": ([*TRAIN, "--learning-rate", "nan"], "--learning-rate is nan; it must be a finite"),
+    "the opposite of what is learned": (
+        ["train-policy", "--sharpness", "-1"],
+        "--sharpness is -1.0; it must be above",
+    ),
     "no rate": ([*TRAIN, "--learning-rate", "0"], "--learning-rate is 0.0; it must be above 0"),
     "a huge seed": ([*TRAIN, "--seed", "99999999999999999999"], "it must be from 0 to 4294967295"),
     "a seed that would be 0": ([*TRAIN, "--seed", str(2**32)], "it must be from 0 to 4294967295"),

@@ -77,6 +77,12 @@ def test_leading_axes_are_a_batch():
     close(convolve(x, weight), loop)
 
 
+def test_of_no_examples_the_gradient_is_zero():
+    nothing = jnp.zeros((0, 4, 4, 2))
+    total = lambda kernel: jnp.sum(jax.vmap(lambda x: convolve(x, kernel))(nothing))
+    np.testing.assert_array_equal(jax.jit(jax.grad(total))(jnp.ones((3, 3, 2, 3))), jnp.zeros((3, 3, 2, 3)))
+
+
 def test_a_batch_is_one_product():
     """`vmap` must not leave a loop, nor a kernel gradient for each example."""
     x, weight, ct = inputs(3, channels=(16, 16), leading=(32,))

@@ -14,7 +14,7 @@ LEAST = {
 """Whole numbers that may be less than 1; all others count something of which there must be one."""
 LARGEST_SEED = 2**32 - 1
 """What a key is made of is 32 bits long: a larger seed would be a smaller one in disguise."""
-POSITIVE = ("learning_rate", "temperature", "time_constant")
+POSITIVE = ("learning_rate", "temperature", "time_constant", "sharpness")
 SHARES = ("beta", "decay", "mask_probability", "entropy_weight")
 
 
