@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from coulda.errors import CouldaError
 from coulda.networks import ConvLSTM, Convolution, Dense, convolve
+from coulda.networks.convolution import convolve_joined
 
 
 def reference(x, kernel):
@@ -56,6 +58,9 @@ def losses(convolution):
         "vmap of gradient by x": jax.vmap(jax.grad(single, 1), (None, 0, 0)),
         "gradient of scan": jax.grad(scanned),
         "vmap of kernels": jax.vmap(lambda scale, *rest: single(scale * rest[0], *rest[1:]), (0, None, None, None)),
+        "vmap of kernels, gradient by x": jax.vmap(
+            lambda scale, *rest: jax.grad(single, 1)(scale * rest[0], *rest[1:]), (0, None, None, None)
+        ),
         "forward mode": lambda weight, x, _: jax.jvp(jax.vmap(convolution, (0, None)), (x, weight), (x[::-1], weight)),
         "second order": jax.grad(lambda weight, *rest: jnp.sum(jax.grad(batched, 1)(weight, *rest) ** 2)),
         "second order by kernels": jax.grad(lambda *args: jnp.sum(jax.grad(batched)(*args) ** 2), 1),
@@ -66,7 +71,7 @@ def losses(convolution):
 def test_transformations_commute(order):
     x, weight, ct = inputs(3)
     args = (weight, x, ct)
-    if order == "vmap of kernels":
+    if order.startswith("vmap of kernels"):
         args = (jnp.arange(2.0), *args)
     close(*(jax.jit(losses(convolution)[order])(*args) for convolution in (convolve, reference)))
 
@@ -90,6 +95,44 @@ def test_a_batch_is_one_product():
     primitives = [equation.primitive.name for equation in jax.make_jaxpr(gradient)(weight).eqns]
     assert primitives.count("coulda_kernel_gradient") == 1
     assert not {"conv_general_dilated", "scan", "while"} & set(primitives)
+
+
+@pytest.mark.parametrize("moved", [(0,), (1,), (0, 2), (3,), (1, 3), (0, 1, 2, 3)])
+def test_joined_inputs_have_the_gradients_of_their_concatenation(moved):
+    x, weight, ct = inputs(3)
+    parts = [*jnp.split(x, [1, 3], -1), weight]
+
+    @partial(jax.jit, static_argnums=0)
+    def values(convolution, *moving):
+        """The value, its change along what moves, and the gradient."""
+
+        def call(*moving):
+            every = [moving[moved.index(i)] if i in moved else part for i, part in enumerate(parts)]
+            return convolution(tuple(every[:3]), every[3])
+
+        return *jax.jvp(call, moving, moving), jax.vjp(call, *moving)[1](ct)
+
+    moving = [parts[i] for i in moved]
+    by_hand = lambda parts, kernel: reference(jnp.concatenate(parts, -1), kernel)
+    close(*(values(convolution, *moving) for convolution in (convolve_joined, by_hand)))
+
+
+@pytest.mark.parametrize(("given", "channels"), [(True, 4), (False, 7)])
+def test_what_a_memory_reads_has_no_gradient_computed(given, channels):
+    """Nor where it has one is it left out: the first layer's own 4 channels, or with the 3 of its input."""
+    network = ConvLSTM(jax.random.key(0), 3, channels=4)
+    gradient = jax.grad(unroll(ConvLSTM.__call__), 0 if given else (0, 1))
+    program = jax.make_jaxpr(gradient)(network, jnp.ones((2, 5, 6, 3)))
+    assert set(outputs_of("coulda_input_gradient", program.jaxpr)) == {(5, 6, channels)}
+
+
+def outputs_of(name, jaxpr):
+    """The shapes that a primitive makes, in loops too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == name:
+            yield equation.outvars[0].aval.shape
+        for inner in jaxprs_in_params(equation.params):
+            yield from outputs_of(name, inner)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,9 @@ class ConvDRAW(eqx.Module):
             new, _ = self.reader(
                 carry, jnp.concatenate([jax.nn.one_hot(tiles, self.architecture.num_tiles), plane], -1)
             )
-            return jax.tree.map(lambda a, b: jnp.where(i < length, a, b), new, carry), None
+            # The state is zero until the first step that is known. Its gradient keeps whether that was, and no mask.
+            known = jax.checkpoint(lambda state, length: state * (i < length).astype(state.dtype), prevent_cse=False)
+            return jax.tree.map(lambda state: known(state, length), new), None
 
         pad = lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])])
         inputs = jnp.arange(steps), observation, pad(episode.action), pad(episode.reward)
@@ -201,7 +203,7 @@ class ConvDRAW(eqx.Module):
         def step(state, inputs):
             layer, epsilon = (only, inputs) if shared else inputs
             encoder, decoder, canvas = state
-            prior = Gaussian.of(layer.prior(jnp.concatenate([decoder[-1][1], summary], -1)))
+            prior = Gaussian.of(layer.prior(decoder[-1][1], summary))
             posterior = prior
             if log_evidence is not None:
                 # The slope of the log-likelihood of the evidence along the canvas; u - softmax where u is certain.

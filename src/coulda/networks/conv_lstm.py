@@ -44,7 +44,7 @@ class ConvLSTM(eqx.Module):
         for _ in range(self.ticks):
             hidden, cells = x, []
             for layer, (cell, own) in zip(self.layers, carry, strict=True):
-                cell, hidden = _gates(layer(jnp.concatenate([hidden, own], -1)), cell)
+                cell, hidden = _gates(layer(hidden, own), cell)
                 cells.append((cell, hidden))
             carry = tuple(cells)
         return carry, hidden

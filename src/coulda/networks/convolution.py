@@ -4,16 +4,21 @@ XLA:CPU falls back to a naive loop for the convolutions that JAX's own gradient 
 Both gradients can be had otherwise. A `custom_vjp` that does so would be enough for code written in batches, but
 not for ours: `vmap` of it computes a kernel gradient for each example and sums them after. So the convolution
 is a primitive of its own, bilinear in (x, kernel), whose leading axes are free: `vmap` only adds one, and the
-kernel gradient is one contraction over all of them. Its transposes are again made of the two primitives,
+kernel gradient is one contraction over all of them. Its transposes are primitives too, and theirs are these again,
 
-    <ct, convolve(x, kernel)> = <convolve(ct, reverse(kernel)), x> = <kernel_gradient(x, ct), kernel>,
+    <ct, convolve(x, kernel)> = <input_gradient(ct, kernel), x> = <kernel_gradient(x, ct), kernel>,
 
 hence derivatives of every order work. On GPU and TPU XLA's own convolutions are used.
 """
 
+from functools import partial
+from itertools import compress
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -45,8 +50,39 @@ def convolve(x: Array, kernel: Array) -> Array:
     return _convolve(x, kernel)
 
 
+@jax.custom_jvp
+def convolve_joined(inputs: tuple[Array, ...], kernel: Array) -> Array:
+    """`convolve` of inputs that are joined along their channels. Those that are given have no gradient to be computed.
+
+    Of the cells that a network reads and its own memory, only the memory has one; the gradient of `concatenate` knows
+    no parts.
+    """
+    return convolve(jnp.concatenate(inputs, -1), kernel)
+
+
+@partial(convolve_joined.defjvp, symbolic_zeros=True)
+def _convolve_joined_jvp(primals, tangents):
+    (inputs, kernel), (changes, kernel_change) = primals, tangents
+    x = jnp.concatenate(inputs, -1)
+    y = convolve(x, kernel)
+    change = jnp.zeros_like(y)
+    moves = [not isinstance(part, SymbolicZero) for part in changes]
+    if any(moves):
+        # All of the kernel where all inputs move: a slice of it would be kept for the backward pass beside it.
+        blocks = jnp.split(kernel, np.cumsum([part.shape[-1] for part in inputs])[:-1], axis=2)
+        block = kernel if all(moves) else jnp.concatenate(list(compress(blocks, moves)), 2)
+        change += convolve(jnp.concatenate(list(compress(changes, moves)), -1), block)
+    if not isinstance(kernel_change, SymbolicZero):
+        change += convolve(x, kernel_change)
+    return y, change
+
+
 def _convolve(x: Array, kernel: Array) -> Array:
     return _convolve_p.bind(*_equally_varying(x, kernel))
+
+
+def _input_gradient(ct: Array, kernel: Array) -> Array:
+    return _input_gradient_p.bind(*_equally_varying(ct, kernel))
 
 
 def _kernel_gradient(x: Array, ct: Array, size: int) -> Array:
@@ -63,14 +99,14 @@ def _equally_varying(*arrays: Array) -> list[Array]:
     ]
 
 
-def _reverse(kernel: Array) -> Array:
-    """The kernel of the transposed convolution: flipped in space, inputs and outputs swapped."""
-    return jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
-
-
 def _direct(x: Array, kernel: Array) -> Array:
     padding = kernel.shape[0] // 2
     return lax.conv_general_dilated(x, kernel, (1, 1), [(padding, padding)] * 2, dimension_numbers=_NHWC)
+
+
+def _direct_input_gradient(ct: Array, kernel: Array) -> Array:
+    """A convolution with the kernel flipped in space, inputs and outputs swapped."""
+    return _direct(ct, jnp.flip(kernel, (0, 1)).swapaxes(2, 3))
 
 
 def _direct_kernel_gradient(x: Array, ct: Array, size: int) -> Array:
@@ -92,7 +128,12 @@ def _flat(x: Array) -> Array:
 
 def _cpu_convolve(x: Array, kernel: Array) -> Array:
     method = winograd.convolve if kernel.shape[0] == 3 else _direct
-    return method(_flat(x), lax.optimization_barrier(kernel)).reshape(*x.shape[:-1], kernel.shape[-1])
+    return method(_flat(x), lax.optimization_barrier(kernel)).reshape(*x.shape[:-1], kernel.shape[3])
+
+
+def _cpu_input_gradient(ct: Array, kernel: Array) -> Array:
+    method = winograd.input_gradient if kernel.shape[0] == 3 else _direct_input_gradient
+    return method(_flat(ct), lax.optimization_barrier(kernel)).reshape(*ct.shape[:-1], kernel.shape[2])
 
 
 def _cpu_kernel_gradient(x: Array, ct: Array, *, size: int) -> Array:
@@ -105,6 +146,10 @@ def _other_convolve(x: Array, kernel: Array) -> Array:
     return _direct(_flat(x), kernel).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
+def _other_input_gradient(ct: Array, kernel: Array) -> Array:
+    return _direct_input_gradient(_flat(ct), kernel).reshape(*ct.shape[:-1], kernel.shape[2])
+
+
 def _other_kernel_gradient(x: Array, ct: Array, *, size: int) -> Array:
     return _xla_kernel_gradient(_flat(x), _flat(ct), size)
 
@@ -115,6 +160,14 @@ def _batch_convolve(args, axes):
     if kernel_axis is None:
         return _convolve(jnp.moveaxis(x, x_axis, 0), kernel), 0
     return jax.vmap(_other_convolve, in_axes=axes)(x, kernel), 0
+
+
+def _batch_input_gradient(args, axes):
+    """Likewise."""
+    (ct, kernel), (ct_axis, kernel_axis) = args, axes
+    if kernel_axis is None:
+        return _input_gradient(jnp.moveaxis(ct, ct_axis, 0), kernel), 0
+    return jax.vmap(_other_input_gradient, in_axes=axes)(ct, kernel), 0
 
 
 def _batch_kernel_gradient(args, axes, *, size):
@@ -140,8 +193,19 @@ _convolve_p = _primitive(
     _other_convolve,
     _batch_convolve,
     (
-        lambda ct, _, kernel: _convolve(ct, _reverse(kernel)),
+        lambda ct, _, kernel: _input_gradient(ct, kernel),
         lambda ct, x, kernel: _kernel_gradient(x, ct, kernel.aval.shape[0]),
+    ),
+)
+_input_gradient_p = _primitive(
+    "coulda_input_gradient",
+    lambda ct, kernel: (*ct.shape[:-1], kernel.shape[2]),
+    _cpu_input_gradient,
+    _other_input_gradient,
+    _batch_input_gradient,
+    (
+        lambda x, _, kernel: _convolve(x, kernel),
+        lambda x, ct, kernel: _kernel_gradient(x, ct, kernel.aval.shape[0]),
     ),
 )
 _kernel_gradient_p = _primitive(
@@ -151,7 +215,7 @@ _kernel_gradient_p = _primitive(
     _other_kernel_gradient,
     _batch_kernel_gradient,
     (
-        lambda kernel, _, ct, **__: _convolve(ct, _reverse(kernel)),
+        lambda kernel, _, ct, **__: _input_gradient(ct, kernel),
         lambda kernel, x, _, **__: _convolve(x, kernel),
     ),
 )

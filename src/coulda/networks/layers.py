@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from coulda.networks.convolution import convolve
+from coulda.networks.convolution import convolve_joined
 
 
 class Convolution(eqx.Module):
-    """`convolve` with a kernel and a bias: `[H, W, inputs]` -> `[H, W, outputs]`."""
+    """`convolve` with a kernel and a bias: `[H, W, inputs]`, in parts or as one, -> `[H, W, outputs]`."""
 
     kernel: Array
     bias: Array
@@ -22,9 +22,9 @@ class Convolution(eqx.Module):
         self.kernel = scale * _truncated_normal(key, (kernel, kernel, inputs, outputs))
         self.bias = jnp.zeros(outputs)
 
-    def __call__(self, x: Array) -> Array:
-        """The convolution, plus the bias."""
-        y = convolve(x, self.kernel)
+    def __call__(self, *inputs: Array) -> Array:
+        """The convolution of inputs that are joined along their channels, plus the bias."""
+        y = convolve_joined(inputs, self.kernel)
         return y + jnp.broadcast_to(self.bias, y.shape)
 
 

@@ -18,14 +18,25 @@ _KERNEL_TRANSFORM = np.kron(_G, _G)
 def convolve(x: Array, kernel: Array) -> Array:
     """`x [N, H, W, I]`, `kernel [3, 3, I, O]` -> `[N, H, W, O]`."""
     n, height, width, _ = x.shape
-    u = jnp.dot(_KERNEL_TRANSFORM, kernel.reshape(9, -1)).reshape(16, *kernel.shape[2:])
-    v, u = lax.optimization_barrier((_input_transform(x), u))
+    v, u = lax.optimization_barrier((_input_transform(x), _kernel_transform(kernel)))
     # Flat, with one batch axis: left as [4, 4, N, h, w, ·], the policy's gradient took a quarter longer on XLA:CPU.
     m = lax.dot_general(v, u, (((2,), (1,)), ((0,), (0,))))
     m = lax.optimization_barrier(m).reshape(4, 4, n, -(-height // 2), -(-width // 2), kernel.shape[3])
-    rows = [jnp.stack(_output_tile(row), axis=3) for row in _output_tile(m)]
-    y = jnp.stack(rows, axis=2).reshape(n, height + height % 2, width + width % 2, kernel.shape[3])
-    return y[:, :height, :width]
+    return _joined([_output_tile(row) for row in _output_tile(m)])[:, :height, :width]
+
+
+def input_gradient(ct: Array, kernel: Array) -> Array:
+    """What `convolve` is transposed in x: `ct [N, H, W, O]`, `kernel [3, 3, I, O]` -> `[N, H, W, I]`.
+
+    As a convolution with the flipped kernel it would need transforms of its own; so it shares the kernel's with
+    `convolve`, and that of ct with `kernel_gradient`, which XLA then computes once.
+    """
+    n, height, width, _ = ct.shape
+    m, u = lax.optimization_barrier((_output_transform_transposed(ct), _kernel_transform(kernel)))
+    v = lax.dot_general(m, u, (((2,), (2,)), ((0,), (0,))))
+    v = lax.optimization_barrier(v).reshape(4, 4, n, -(-height // 2), -(-width // 2), kernel.shape[2])
+    tiles = [_input_tile_transposed(row, axis=2) for row in _input_tile_transposed(v, axis=2)]
+    return _joined(tiles)[:, :height, :width]
 
 
 def kernel_gradient(x: Array, ct: Array) -> Array:
@@ -36,6 +47,11 @@ def kernel_gradient(x: Array, ct: Array) -> Array:
     v, m = lax.optimization_barrier((_input_transform(x), _output_transform_transposed(ct)))
     u = lax.dot_general(v, m, (((1,), (1,)), ((0,), (0,))))
     return jnp.dot(_KERNEL_TRANSFORM.T, u.reshape(16, -1)).reshape(3, 3, x.shape[3], ct.shape[3])
+
+
+def _kernel_transform(kernel: Array) -> Array:
+    """G g Gᵀ of every pair of channels: `[16, I, O]`."""
+    return jnp.dot(_KERNEL_TRANSFORM, kernel.reshape(9, -1)).reshape(16, *kernel.shape[2:])
 
 
 def _input_transform(x: Array) -> Array:
@@ -54,9 +70,24 @@ def _input_tile(x: Array, axis: int) -> list[Array]:
     return [d0 - d2, d1 + d2, d2 - d1, d1 - d3]
 
 
+def _input_tile_transposed(v: Array, axis: int) -> list[Array]:
+    """B v along the first axis: four become two, to which along another axis come those of the tile before or after."""
+    zero, shift = jnp.zeros((), v.dtype), [(0, 0, 0)] * (v.ndim - 1)
+    before, after = ([*shift[:axis], by, *shift[axis + 1 :]] for by in ((1, -1, 0), (-1, 1, 0)))
+    return [v[1] - v[2] + v[3] - lax.pad(v[3], zero, before), v[1] + v[2] - v[0] + lax.pad(v[0], zero, after)]
+
+
 def _output_tile(m: Array) -> list[Array]:
     """Aᵀ m along the first axis: four become two."""
     return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+def _joined(tiles: list[list[Array]]) -> Array:
+    """The 2 × 2 cells of every tile, `[N, h, w, C]` each, as a grid: `[N, 2 h, 2 w, C]`."""
+    n, height, width, channels = tiles[0][0].shape
+    # Along the last axis, where XLA:CPU has loops over neighbors; with `stack` an LSTM's gates take four times as long.
+    rows = [jnp.concatenate(row, -1).reshape(n, height, -1) for row in tiles]
+    return jnp.concatenate(rows, -1).reshape(n, 2 * height, 2 * width, channels)
 
 
 def _output_transform_transposed(ct: Array) -> Array:
