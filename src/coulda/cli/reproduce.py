@@ -30,7 +30,7 @@ class Reproduce:
     evaluation: Figure 2, left: the error of CF-PE(t), MB-PE and importance sampling.
     search: Figure 2, right: CF-GPS, GPS-like search, MB-PS and IMPALA. The curves of each whole seed are written to
       FOLDER/…/search-seed-K.json; where such a file is there already, by the same recipe, that seed is not run again.
-      At 10x10 a seed takes an hour of a core.
+      At 10x10 a seed takes between half an hour and an hour of a core.
     planners: CF-GPS with the exact solver, a trained policy and tree search as its expert.
     mismatch: Figure 4: the scenario model's prior against its posterior, in latent space.
     sepsis: the experiment of Oberst & Sontag (2019), in which counterfactuals mislead.
