@@ -1,10 +1,10 @@
 """Where the time of CF-GPS on PO-Sokoban goes: the parts of an update, and how much of it is networks.
 
 An update collects episodes, infers their scenarios, searches the exact solver's tables on the host, rolls the planner
-out in them, weighs, and takes a gradient on the resampled trajectories. Beside it stands what the networks alone cost:
-as many forward passes of the policy and of the scenario model, and as many gradients, on the same shapes (an update
-takes fewer where a trajectory is drawn twice). All in processor time, that of all cores together. The planner plans in
-levels as they truly are, since what an untrained scenario model draws has no solution.
+out in them, weighs, and takes steps along gradients on resampled trajectories. Beside it stands what the networks
+alone cost: as many forward passes of the policy and of the scenario model, and as many gradients, on the same shapes
+(an update takes fewer where a trajectory is drawn twice). All in processor time, that of all cores together. The
+planner plans in levels as they truly are, since what an untrained scenario model draws has no solution.
 """
 
 import json
@@ -55,10 +55,12 @@ def measure(name: str) -> dict[str, Any]:
     environment = make_sokoban(draw_levels(key, sokoban, "policy", 1000), sokoban)
     source = Learned(environment, preset.ingredients.scenarios.network.first_model(key))
     weighting = WEIGHTINGS[preset.settings[0].weighting]
-    objective = ReturnWeightedRegression(preset.num_rollouts, 1.0, *weighting, preset.num_resampled)
+    objective = ReturnWeightedRegression(preset.num_rollouts, preset.temperature, *weighting, preset.num_resampled)
     planner = ExpertSchedule(solvers(sokoban), preset.beta, preset.time_constant)
-    optimizer = preset.optimizer(preset.learning_rate)
-    search = PolicySearch(environment, environment, source, optimizer, planner, objective, preset.num_episodes)
+    optimizer = preset.optimizer(preset.learning_rate, preset.steps)
+    search = PolicySearch(
+        environment, environment, source, optimizer, planner, objective, preset.num_episodes, steps=preset.steps
+    )
     state = search.init(preset.first_policy(0))
     scenarios, episodes = search.collect(key, state)
     assert scenarios is not None
@@ -72,7 +74,9 @@ def measure(name: str) -> dict[str, Any]:
         "networks of improve: rollouts and weights": lambda: _passes(
             state.policy, episodes, preset.num_rollouts, weighting[1]
         ),
-        "networks of improve: gradient": lambda: _gradient(state.policy, episodes, preset.num_resampled),
+        "networks of improve: gradient": lambda: [
+            _gradient(state.policy, episodes, preset.num_resampled) for _ in range(preset.steps)
+        ],
     }
     found = {part: round(1000 * seconds, 1) for part, seconds in _fastest(parts, repeats).items()}
     update = sum(found[part] for part in ("collect", "infer", "solver tables", "improve"))

@@ -295,6 +295,25 @@ def test_where_observation_noise_is_fresh_what_was_logged_must_be_possible():
     assert agreed(masked, True).agrees < agreed(masked, True).steps
 
 
+def test_what_is_counted_in_small_units_must_come_out_as_logged_too():
+    """Half of each number is another number, be they of the size of 1 or of 10⁻⁶; float32's rounding is none."""
+    model = tiger(horizon=3, reparameterization="gumbel_max")
+    trajectory = jax.jit(lambda key: rollout(model, UniformPolicy(3), model.scenario_prior.sample(key)))(KEY)
+    logged = np.float32([[0.0, 3.0], [-0.2, np.nan], [0.7, 0.0], [0.1, 2.0]])
+
+    @eqx.filter_jit
+    def agreed(unit, times):
+        seen, paid = unit * logged, unit * trajectory.episode.reward
+        episode = eqx.tree_at(lambda e: (e.observation, e.reward), trajectory.episode, (seen, paid))
+        made = trajectory.state, times * seen, times * paid
+        found = replay(model, made, episode, jnp.int32(9), exactly=True)
+        return found.agrees / found.steps
+
+    for unit in np.float32([1000.0, 1.0, 1e-6]):
+        assert agreed(unit, np.float32(1 + 1e-5)) == 1
+        assert agreed(unit, np.float32(0.5)) == 0
+
+
 def test_a_model_that_goes_on_where_the_log_ended_is_not_trusted():
     """Nothing that is seen or paid tells of the end, so that a model without one explains every step of the log."""
 

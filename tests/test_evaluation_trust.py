@@ -187,20 +187,25 @@ def row(method: str, low: float, high: float) -> Estimate:
 
 
 def test_trusted_estimates_that_contradict_each_other_say_so():
-    found = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("FQE", 3.2, 3.3), row("CF-PE(3)", 4.8, 5.2))})
+    found = told_apart(
+        {e.method: e for e in (row("WIS", 4.9, 5.1), row("FQE", 3.2, 3.3), row("CF-PE(3)", 4.8, 5.2))}, 1.0
+    )
     assert found["FQE"].verdict == "do not trust"
     assert "FQE says 3.25 (3.2 to 3.3) and WIS says 5 (4.9 to 5.1)" in found["FQE"].reasons
     assert found["WIS"].verdict == "trust"  # it takes less for granted
     assert found["CF-PE(3)"].verdict == "caution"  # neither it nor FQE does
-    near = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("FQE", 5.0, 5.2))})
+    near = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("FQE", 5.0, 5.2))}, 1.0)
     assert {e.verdict for e in near.values()} == {"trust"}
     # They overlap, and differ by 0.18, which is more than √(0.1² + 0.12²).
-    apart = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("FQE", 5.05, 5.3))})
+    apart = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("FQE", 5.05, 5.3))}, 1.0)
     assert [e.verdict for e in apart.values()] == ["trust", "caution"]
     # What single precision cannot tell apart is no contradiction, however narrow the intervals.
-    exact = told_apart({e.method: e for e in (row("DR", 5.0, 5.0), row("FQE", 4.99999, 4.99999))})
+    exact = told_apart({e.method: e for e in (row("DR", 5.0, 5.0), row("FQE", 4.99999, 4.99999))}, 1.0)
     assert {e.verdict for e in exact.values()} == {"trust"}
-    equals = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("IS", 5.05, 5.3))})
+    # In small units it is told apart.
+    small = told_apart({e.method: e for e in (row("DR", 5e-6, 5e-6), row("FQE", 4e-6, 4e-6))}, 5e-6)
+    assert [e.verdict for e in small.values()] == ["trust", "do not trust"]
+    equals = told_apart({e.method: e for e in (row("WIS", 4.9, 5.1), row("IS", 5.05, 5.3))}, 1.0)
     assert {e.verdict for e in equals.values()} == {"trust"}
 
 

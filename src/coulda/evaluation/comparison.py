@@ -26,6 +26,7 @@ from coulda.noise import check_key
 from coulda.pomdp import POMDP, Policy
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.progress import Advance, followed
+from coulda.units import unit_of
 
 
 @raised_as_they_are()
@@ -66,7 +67,8 @@ def compare(
         for method in methods:
             for name, found in method.rows(key, reading, run).items():
                 estimates[name] |= {estimate.method: estimate for estimate in found}
-    estimates = ByName({name: ByName(told_apart(rows)) for name, rows in estimates.items()})
+    unit = float(unit_of(reading.reward))
+    estimates = ByName({name: ByName(told_apart(rows, unit)) for name, rows in estimates.items()})
     known = {name: rows["on-policy"].value for name, rows in estimates.items() if "on-policy" in rows}
     truth = {name: value for name, value in known.items() if value is not None}
     return Comparison(estimates, reading.returns, truth, reading.asked)
@@ -163,19 +165,23 @@ def evaluate(
     return replace(found, details=found.details | {"scenarios from": why})
 
 
-def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
+def told_apart(rows: dict[str, Estimate], unit: float) -> dict[str, Estimate]:
     """The rows of one policy; those that are trusted and contradict each other say so.
 
     Of two intervals that are apart, the one that takes more for granted is warned of, and not to be trusted where the
     gap is wider than both of them; the other is as good as it was. Where neither does, both are warned of. And each is
     held against the sharpest of those that take less for granted: a difference beyond both errors is a warning too.
+
+    Args:
+        rows: by method.
+        unit: of rewards near 0.
     """
     trusted = [row for row in rows.values() if row.verdict == "trust" and row.interval is not None]
     found: dict[str, list[Diagnostic]] = {}
     for i, one in enumerate(trusted):
         for other in trusted[i + 1 :]:
             gap = _gap(one, other)
-            if gap <= _rounding(one):
+            if gap <= _rounding(one, unit):
                 continue
             first, second = sorted((one, other), key=lambda row: assumptions(row.method))
             equals = assumptions(first.method) == assumptions(second.method)
@@ -189,7 +195,7 @@ def told_apart(rows: dict[str, Estimate]) -> dict[str, Estimate]:
         if one.method not in found and safer:
             sharpest = min(safer, key=_width)
             error = np.hypot(_width(one), _width(sharpest)) / 2
-            if (gap := _difference(one, sharpest)) > error + _rounding(one):
+            if (gap := _difference(one, sharpest)) > error + _rounding(one, unit):
                 found[one.method] = [_contradicted(one, sharpest, gap, "caution")]
     return {
         method: replace(row, diagnostics=(*row.diagnostics, *found.get(method, ()))) for method, row in rows.items()
@@ -220,10 +226,10 @@ def _difference(one: Estimate, other: Estimate) -> float:
     return abs(one.value - other.value)
 
 
-def _rounding(row: Estimate) -> float:
+def _rounding(row: Estimate, unit: float) -> float:
     """What sums of numbers of single precision cannot tell apart: no contradiction, where nothing varies."""
     assert row.value is not None
-    return 1e-4 * (1 + abs(row.value))
+    return 1e-4 * (unit + abs(row.value))
 
 
 def _width(row: Estimate) -> float:

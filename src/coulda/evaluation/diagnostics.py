@@ -15,6 +15,7 @@ from coulda.evaluation.reading import Reading
 from coulda.evaluation.weights import Weighted
 from coulda.noise import effective_sample_size
 from coulda.tails import normal_above
+from coulda.units import unit_of
 
 ENOUGH_WEIGHT = 70
 """Effective episodes for a nominal interval, where neither tail nor spread warns. Measured (results/NOTES.md):
@@ -250,7 +251,8 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 def _graded_miss(name: str, miss: float, error: float, interval: Interval, sentence: str) -> Diagnostic:
     """How far `miss` is from 0, against chance and against the interval."""
     size, half = abs(miss), max(interval.width / 2, 1e-12)
-    chance = float(2 * normal_above(size / error)) if error > 0 else float(size < 1e-6)
+    rounding = 1e-6 * unit_of(np.array([interval.low, interval.high]))
+    chance = float(2 * normal_above(size / error)) if error > 0 else float(size <= rounding)
     if chance >= UNLIKELY or size <= half / 2:
         return Diagnostic(name, chance, "trust", f"{sentence}, within chance.")
     verdict: Verdict = "do not trust" if chance < RARE and size > 2 * half else "caution"

@@ -12,6 +12,7 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.reading import Reading
 from coulda.tails import normal_above
+from coulda.units import RESOLUTION, spread_of
 
 PERMUTATIONS = 100
 """Enough for the mean and the variance of the statistic, to which a gamma distribution is matched."""
@@ -77,7 +78,7 @@ def _standardized(present: np.ndarray, past: np.ndarray, y: np.ndarray) -> tuple
     count = np.bincount(present)
     centered = y - (np.bincount(present, y) / count)[present]
     variance = np.bincount(present, centered**2) / np.maximum(count - 1, 1)
-    kept = variance[present] > 1e-9
+    kept = variance[present] > RESOLUTION**2 * np.square(y).max(initial=0.0)
     return present[kept], past[kept], centered[kept] / np.sqrt(variance[present[kept]])
 
 
@@ -135,7 +136,7 @@ def residual_diagnostic(
         products[test] = (foreseen * np.where(live[test], target[test] - y.mean(), 0.0)).sum(1)
     error = products.std(ddof=1) / np.sqrt(len(products))
     chance = float(normal_above(products.mean() / error)) if error > 0 else 1.0
-    share = max(0.0, float(products.sum() / max((target[live] ** 2).sum(), 1e-12)))
+    share = max(0.0, float(products.sum() / max((target[live] ** 2).sum(), 1e-300)))
     if chance >= UNUSUAL:
         sentence = "What was seen before does not tell of the errors of the fitted values."
         return (Diagnostic("residuals", chance, "trust", sentence),)
@@ -150,5 +151,4 @@ def residual_diagnostic(
 def _scaled(inputs: np.ndarray, live: np.ndarray) -> np.ndarray:
     """Features with mean 0 and scale 1 over the steps that were taken."""
     taken = inputs[live]
-    spread = taken.std(0)
-    return (inputs - taken.mean(0)) / np.where(spread > 1e-6, spread, 1.0)
+    return (inputs - taken.mean(0)) / spread_of(taken)

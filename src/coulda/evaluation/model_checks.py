@@ -31,6 +31,7 @@ from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched,
 from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.rollout import run_actions
 from coulda.tails import skewed_z, student_above
+from coulda.units import unit_of
 
 _OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""
@@ -84,15 +85,16 @@ def replay(
     observations was not inferred and it can be told. So must `rewards`, where they were evidence.
     """
     states, observations, paid = made
+    order, length = jnp.arange(model.horizon + 1), episode.length
+    within, over = order < jnp.minimum(steps, length + 1), jax.vmap(model.terminal)(states)
     if exactly:
-        seen = jnp.stack(jax.tree.leaves(jax.tree.map(_same_rows, observations, episode.observation))).all(0)
+        same = jax.tree.map(lambda ours, logged: _same_rows(ours, logged, within), observations, episode.observation)
+        seen = jnp.stack(jax.tree.leaves(same)).all(0)
     elif no_density(model) is None:
         seen = jax.vmap(lambda o, s: weight_of(model, o, s))(episode.observation, states) > -jnp.inf
     else:
         seen = jnp.ones(model.horizon + 1, bool)
-    agrees = jnp.concatenate([jnp.ones(1, bool), _same_rows(paid, episode.reward) | (not rewards)])
-    order, length = jnp.arange(model.horizon + 1), episode.length
-    within, over = order < jnp.minimum(steps, length + 1), jax.vmap(model.terminal)(states)
+    agrees = jnp.concatenate([jnp.ones(1, bool), _same_rows(paid, episode.reward, within[1:]) | (not rewards)])
     return Replay(
         jnp.sum(within & agrees & seen),
         jnp.sum(within),
@@ -101,13 +103,14 @@ def replay(
     )
 
 
-def _same_rows(a: Array, b: Array) -> Array:
+def _same_rows(a: Array, b: Array, within: Array) -> Array:
     """Whether rows are equal, numbers to 1e-3 of their size: inferred noise passes through float32 and back.
 
-    What is missing in the second is equal to anything.
+    What is missing in the second is equal to anything; so is what is not `within` the history.
     """
     a, b = a.reshape(len(a), -1).astype(float), b.reshape(len(b), -1).astype(float)
-    return ((jnp.abs(a - b) <= 1e-3 * (1 + jnp.abs(b))) | jnp.isnan(b)).all(1)
+    b = jnp.where(within[:, None], b, jnp.nan)
+    return ((jnp.abs(a - b) <= 1e-3 * (unit_of(b, axis=0) + jnp.abs(b))) | jnp.isnan(b)).all(1)
 
 
 class Checked(eqx.Module):

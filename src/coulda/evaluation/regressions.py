@@ -21,6 +21,7 @@ from jax import Array
 
 from coulda.episodes.spaces import features
 from coulda.trainer import descend
+from coulda.units import RESOLUTION
 
 
 class QFunction(eqx.Module):
@@ -93,6 +94,16 @@ class Normal(eqx.Module):
     scale: Array
 
 
+def _standard(inputs: Array, weight: Array) -> tuple[Array, Array]:
+    """Center and scale of features `[N, T, d]`; what does not vary is nothing in a scale that has no end."""
+    total, some = jnp.maximum(jnp.sum(weight), 1e-9), inputs[0, 0]
+    # From one of them on: the sum of a thousand large numbers that are alike has lost their last digits.
+    center = some + jnp.einsum("nt,ntd->d", weight, inputs - some[None, None]) / total
+    spread = jnp.sqrt(jnp.einsum("nt,ntd->d", weight, (inputs - center[None, None]) ** 2) / total)
+    largest = jnp.max(jnp.where(weight[..., None] > 0, jnp.abs(inputs), 0.0), (0, 1))
+    return center, jnp.where(spread > RESOLUTION * largest, spread, jnp.inf)
+
+
 class LinearQ(QFunction):
     """A linear function of the standardized features for each action."""
 
@@ -109,10 +120,7 @@ class LinearQ(QFunction):
 
     def prepare(self, inputs: Array, action: Array, weight: Array, num_actions: int) -> Normal:
         """The inverse of each action's Gram matrix."""
-        total = jnp.maximum(jnp.sum(weight), 1e-9)
-        center = jnp.einsum("nt,ntd->d", weight, inputs) / total
-        spread = jnp.sqrt(jnp.einsum("nt,ntd->d", weight, (inputs - center[None, None]) ** 2) / total)
-        scale = jnp.where(spread > 1e-6, spread, 1.0)
+        center, scale = _standard(inputs, weight)
         basis = self._basis(inputs, center, scale)
         taken = action[None] == jnp.arange(num_actions, dtype=action.dtype)[:, None, None]
         chosen = jnp.where(taken, weight[None], 0.0)
@@ -201,30 +209,32 @@ class NetworkQ(QFunction):
         """A network of the right shape, and the steps."""
         make = partial(eqx.nn.MLP, inputs.shape[-1], num_actions, self.width, 2, jnp.tanh)
         start, static = eqx.partition(make(key=jax.random.key(self.seed)), eqx.is_array)
-        return start, static, inputs, action, weight
+        return start, static, _standard(inputs, weight), inputs, action, weight
 
     def fit(self, prepared: tuple[Any, ...], targets: Array, previous: Any) -> Any:
-        """Parameters of the network."""
+        """Parameters of the network, what standardizes its inputs, and the size of the targets, in which it counts."""
         import optax
 
-        start, static, inputs, action, weight = prepared
-        start = start if previous is None else previous[0]
+        start, static, standard, inputs, action, weight = prepared
+        start, total = start if previous is None else previous[0], jnp.maximum(jnp.sum(weight), 1e-9)
+        size = jnp.sqrt(jnp.sum(weight * targets**2) / total)
+        size = jnp.where(size > 0, size, 1.0)
         optimizer = optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.updates))
 
         def loss(parameters: Any) -> Array:
-            q = self.predict((parameters, static), inputs)
+            q = self.predict((parameters, static, standard, size), inputs)
             taken = jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
-            return jnp.sum(weight * (taken - targets) ** 2) / jnp.maximum(jnp.sum(weight), 1e-9)
+            return jnp.sum(weight * ((taken - targets) / size) ** 2) / total
 
         def update(carry: Any, _: None) -> tuple[Any, None]:
             parameters, state = carry
             return descend(optimizer, jax.grad(loss)(parameters), state, parameters), None
 
         (parameters, _), _ = jax.lax.scan(update, (start, optimizer.init(start)), length=self.updates)
-        return parameters, static
+        return parameters, static, standard, size
 
     def predict(self, parameters: Any, inputs: Array) -> Array:
         """The network at each input."""
-        network = eqx.combine(*parameters)
-        flat = inputs.reshape(-1, inputs.shape[-1])
-        return jax.vmap(network)(flat).reshape(*inputs.shape[:-1], -1)
+        *network, (center, scale), size = parameters
+        flat = (inputs.reshape(-1, inputs.shape[-1]) - center[None]) / scale[None]
+        return size * jax.vmap(eqx.combine(*network))(flat).reshape(*inputs.shape[:-1], -1)

@@ -15,6 +15,7 @@ from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading
 from coulda.evaluation.regressions import LinearQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
 from coulda.tails import chi_square_above
+from coulda.units import spread_of
 
 CANDIDATES: tuple[QFunction, ...] = (LinearQ(), QuadraticQ(), RandomFeaturesQ())
 """Of vectors: the one that predicts logged returns best, of episodes that it was not fitted to."""
@@ -112,8 +113,7 @@ def _expanded(regression: QFunction, reading: Reading, seen: np.ndarray, followi
         )
     assert reading.action is not None
     both = np.concatenate([seen[:, :-1], reading.action], -1)[reading.live].astype(float)
-    spread = both.std(0)
-    center, scale = both.mean(0), np.where(spread > 1e-6, spread, 1.0)
+    center, scale = both.mean(0), spread_of(both)
     weights = node_weights(following.shape[-1]) if following.shape[2] > 1 else np.ones(1)
     arrays = (seen, following, weights, center, scale)
     expected = _expected(regression, *(jnp.asarray(x, jnp.float32) for x in arrays))

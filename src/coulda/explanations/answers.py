@@ -14,6 +14,7 @@ from coulda.evaluation.intervals import Interval, Returns, student
 from coulda.explanations.explanation import Change, Course, Explanation, as_json, exactly, helps, named
 from coulda.explanations.question import Question
 from coulda.extras import require
+from coulda.units import unit_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +185,9 @@ class LogExplanation:
         k, found = self.question.changes, self.answers
         improved = self.improvements[-1]
         assert improved.interval is not None
-        helped = sum(helps(v, l) for v, l in zip(found.value[:, -1], found.logged, strict=True))
+        better = lambda values: sum(helps(*pair, unit) for pair in zip(values[:, -1], found.logged, strict=True))
+        unit = float(unit_of(found.reward))
+        helped = better(found.value)
         means = f"{found.value[:, -1].mean():.4g} instead of {found.logged.mean():.4g}"
         if len(self) > 1:
             means += f" ({improved.interval.low:.3g} to {improved.interval.high:.3g} more)"
@@ -193,7 +196,7 @@ class LogExplanation:
         of = str(Returns(self.question.discount))
         said.append(f"The mean {of}{',' * (',' in of)} would have been {means}.")
         if found.worst is not None:
-            certain = sum(helps(v, l) for v, l in zip(found.worst[:, -1], found.logged, strict=True))
+            certain = better(found.worst)
             said.append(f"Whatever the mechanism, {certain:,} of them would have; the others may not have been helped.")
         if not found.optimal.all():
             said.append(f"For {int((~found.optimal).sum()):,} episodes the search was not exhaustive.")

@@ -8,6 +8,7 @@ import numpy as np
 
 from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict, finite
 from coulda.evaluation.intervals import Interval
+from coulda.units import unit_of
 
 
 class Change(NamedTuple):
@@ -88,6 +89,11 @@ class Explanation:
         return float((self.curve[-1].value or 0.0) - self.logged)
 
     @property
+    def unit(self) -> float:
+        """What rewards near 0 are compared with."""
+        return float(unit_of(np.concatenate([course.reward for course in self.courses])))
+
+    @property
     def verdict(self) -> Verdict:
         """Whether to believe it: what evaluation says of the model."""
         return self.curve[-1].verdict
@@ -100,7 +106,7 @@ class Explanation:
     @property
     def certain(self) -> bool:
         """Whether the changes help whatever the mechanism."""
-        return self.guaranteed is not None and helps(float(self.guaranteed[-1]), self.logged)
+        return self.guaranteed is not None and helps(float(self.guaranteed[-1]), self.logged, self.unit)
 
     @property
     def sentence(self) -> str:
@@ -145,9 +151,9 @@ def named(k: int) -> str:
     return "the log" if k == 0 else f"at most {k} change{'s' if k > 1 else ''}"
 
 
-def helps(value: float, logged: float) -> bool:
-    """Whether a return is better than the logged one, beyond rounding."""
-    return value > logged + 1e-5 * (1 + abs(logged))
+def helps(value: float, logged: float, unit: float) -> bool:
+    """Whether a return is better than the logged one, beyond the rounding of rewards of such a `unit_of`."""
+    return value > logged + 1e-5 * (unit + abs(logged))
 
 
 def inherited(trust: Estimate | None) -> tuple[Diagnostic, ...]:
@@ -180,7 +186,7 @@ def _short(action: Any) -> str:
 
 
 def _what(answer: Explanation) -> str:
-    if not helps(answer.logged + answer.gain, answer.logged):
+    if not helps(answer.logged + answer.gain, answer.logged, answer.unit):
         most = len(answer.curve) - 1
         return f"The return was {answer.logged:.4g}, and no {most} other decisions would have been better."
     steps = ", ".join(f"{_short(c.instead)} instead of {_short(c.did)} at step {c.step}" for c in answer.changes)
@@ -202,13 +208,13 @@ def _listening(answer: Explanation) -> Sequence[str]:
     if answer.by_history is None:
         return ()
     value, fixed = answer.by_history[-1].value, answer.curve[-1].value
-    if value is None or fixed is None or not helps(value, fixed):
+    if value is None or fixed is None or not helps(value, fixed, answer.unit):
         return ()
     return (f"Deciding by what was then seen, it would have been {value:.4g} in expectation.",)
 
 
 def _sure(answer: Explanation) -> Sequence[str]:
-    if not helps(answer.logged + answer.gain, answer.logged):
+    if not helps(answer.logged + answer.gain, answer.logged, answer.unit):
         return ()
     if answer.probability is not None:
         return (f"It is better than the log in {answer.probability[-1]:.0%} of the scenarios that fit the episode.",)

@@ -21,6 +21,7 @@ from coulda.explanations.question import Question
 from coulda.explanations.search import LoggedEnd, in_chunks
 from coulda.pomdp import POMDP, Episode, Scenario
 from coulda.pomdp.scenario import at_step
+from coulda.units import unit_of
 
 MOST_COMPARED = 2**26
 """Numbers seen in one scenario that are held against those in another, in all beginnings of a length: the memory that
@@ -118,6 +119,7 @@ def _equal(seen: Any) -> np.ndarray:
 def _decided(layers: list[Layer], cost: float, most: int, chosen: int) -> np.ndarray:
     """The return on each scenario `[M]` of the policy that is best on the first `chosen` of them."""
     value = np.zeros((1, layers[0].alike.shape[1]))
+    unit = unit_of(np.concatenate([layer.reward.ravel() for layer in layers]))
     for t in range(len(layers) - 1, -1, -1):
         layer = layers[t]
         later = value[layer.child] if t < len(layers) - 1 else 0.0
@@ -126,7 +128,7 @@ def _decided(layers: list[Layer], cost: float, most: int, chosen: int) -> np.nda
         possible = (layer.child >= 0) & (layer.made[:, None] + changed[None] <= most)
         total = np.einsum("nbm,nmj->nbj", worth[:, :, :chosen], layer.alike[:, :chosen].astype(float))
         # A tie, to rounding, changes nothing; nor does what none of those to choose by has seen.
-        total[:, 1:] -= 1e-6 * (1 + np.abs(total[:, :1]))
+        total[:, 1:] -= 1e-6 * (unit + np.abs(total[:, :1]))
         best = np.where(possible[:, :, None], total, -np.inf).argmax(1)
         first = layer.alike.argmax(2)  # one decision for all with the same history
         best = np.take_along_axis(best, first, axis=1)

@@ -15,6 +15,7 @@ from jax import Array
 
 from coulda.evaluation.sensitivity import fill
 from coulda.hindsight.tables import PLAIN_ROW, LoggedSteps, ObservedTables
+from coulda.units import unit_of
 
 
 class Choices(eqx.Module):
@@ -94,6 +95,7 @@ def _induction(
     Values of a step are as they count there, so that a cost, which is one of the return, is worth more the later.
     """
     actions, states, _ = tables.probabilities.shape
+    unit = unit_of(tables.reward)
 
     def step(value: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         state, action, category, row, live, counts, free, counted = inputs
@@ -107,7 +109,7 @@ def _induction(
         changed = jnp.roll(best - choices.cost / counted, 1, axis=1)  # with c changes left, c - 1 remain
         possible = free & live & (jnp.arange(changes + 1) > 0)[None]
         # A tie, to rounding, changes nothing.
-        margin = 16 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(stay))
+        margin = 16 * jnp.finfo(value.dtype).eps * (unit + jnp.abs(stay))
         better = possible & (changed > stay + margin)
         updated = jnp.where(counts, jnp.where(better, changed, stay), value)
         single = jnp.where(live & free, counted * (best[state, 0] - stay[state, 0]) - choices.cost, 0.0)

@@ -23,6 +23,7 @@ from coulda.explanations.question import Question
 from coulda.explanations.search import AS_LOGGED, Found, LoggedEnd, Searching
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Scenario
+from coulda.units import unit_of
 
 
 def search_episode(
@@ -42,7 +43,7 @@ def search_episode(
     paid, length = np.asarray(episode.reward, float), int(np.asarray(episode.live).sum())
     logged = Returns(question.discount).paid(paid).sum()
     replayed, over = ended(model, scored, episode)
-    if known and helps(float(np.abs(replayed - paid.sum())), 10 * abs(paid.sum()) * 1e-5):
+    if known and helps(float(np.abs(replayed - paid.sum())), 10 * abs(paid.sum()) * 1e-5, float(unit_of(paid))):
         raise CouldaError(
             f"the model cannot have produced episode {number}: on its inferred noise the logged actions pay "
             f"{replayed:g}, and the log has {paid.sum():g}. Give the model that made the log."
@@ -92,7 +93,8 @@ def _answers(
         clairvoyant = logged + np.mean([one.value - one.value[0] for one in alone], 0)
         bound = logged + np.mean([one.bound - one.value[0] for one in alone], 0)
     optimal = found.optimal and (alone is None or all(one.optimal for one in alone))
-    better = np.array([[helps(x, 0.0) for x in row] for row in gain]).mean(1)
+    unit = float(unit_of(rewards))
+    better = np.array([[helps(x, 0.0, unit) for x in row] for row in gain]).mean(1)
     return Answers(
         logged=np.asarray(logged, float),
         value=value,

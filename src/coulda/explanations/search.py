@@ -20,6 +20,7 @@ from jax import Array
 from coulda.explanations.question import Question
 from coulda.pomdp import POMDP, Policy, Scenario, batched
 from coulda.pomdp.scenario import at_step
+from coulda.units import unit_of
 
 AS_LOGGED = -1
 """The number of "what was done" among the actions."""
@@ -180,9 +181,10 @@ class Searching:
         most, last = self.question.changes, layers[-1]
         net = {c: ways.total - self.question.cost * c for c, ways in last.items()}
         value, choice = np.full(most + 1, -np.inf), np.full((most + 1, self.model.horizon), AS_LOGGED)
+        unit = unit_of(np.concatenate(list(net.values())))
         for k in range(most + 1):
             # A tie is for fewer changes, to rounding.
-            margin = lambda v: 1e-6 * (1 + abs(v))
+            margin = lambda v: 1e-6 * (unit + abs(v))
             if k:
                 value[k], choice[k] = value[k - 1], choice[k - 1]
             if k in net and (k == 0 or net[k].max() > value[k] + margin(value[k])):

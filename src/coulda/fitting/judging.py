@@ -26,6 +26,7 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.pomdp import POMDP, Policy, batched, rollout
 from coulda.tails import normal_above, normal_below
+from coulda.units import spread_of, unit_of
 
 SMALL_SHARE, LARGE_SHARE = 0.01, 0.05
 """Of the variance of changes, or of rewards, that something foresees in the noise: a correlation of 0.1 and of 0.22."""
@@ -216,8 +217,7 @@ def _foreseen(
     rng: np.random.Generator, before: np.ndarray, target: np.ndarray, episode: np.ndarray, name: str
 ) -> Foreseen:
     """By a regression on random features, fitted to half of the episodes and asked about the other half."""
-    spread = before.std(0)
-    x = (before - before.mean(0)) / np.where(spread > 1e-6, spread, 1.0)
+    x = (before - before.mean(0)) / spread_of(before)
     waves = np.cos(x @ rng.normal(size=(x.shape[1], WAVES)) / np.sqrt(2) + rng.uniform(0, 2 * np.pi, WAVES))
     x = np.concatenate([x, x**2 - 1, waves], 1)
     half = (rng.permutation(episode.max() + 1) % 2 == 0)[episode]
@@ -283,7 +283,7 @@ def own_policy(key: Array, model: POMDP, log: EpisodeLog) -> tuple[Diagnostic, .
     error = np.sqrt(made.var(ddof=1) / len(made) + logged.var(ddof=1) / len(logged))
     miss = float(made.mean() - logged.mean())
     scale = max(float(logged.std()), 1e-9 * (1 + abs(float(logged.mean()))))
-    chance = float(2 * normal_above(abs(miss) / error)) if error > 0 else float(abs(miss) < 1e-6)
+    chance = float(2 * normal_above(abs(miss) / error)) if error > 0 else float(abs(miss) <= 1e-6 * unit_of(logged))
     found = Foreseen(abs(miss) / scale, chance, "", (abs(miss) - BOUND * float(error)) / scale)
     verdict = verdict_on(found, 1, SMALL_MISS, LARGE_MISS)
     sentence = (

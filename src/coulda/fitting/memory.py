@@ -23,6 +23,7 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.fitting.confounding import Trace, in_nats, verdict_of
 from coulda.fitting.judging import MOST_ROWS, NOTHING, Foreseen, Noise, graded_share, gravest, share_of
+from coulda.units import spread_of, unit_of
 
 WHAT = "time and what came before"
 LEAST_SHARE = 0.005
@@ -72,8 +73,9 @@ def lasting_rewards(log: EpisodeLog, fold: np.ndarray) -> tuple[Diagnostic, ...]
     acts, own = np.asarray(log.action).astype(int), fold[episode]
     step = np.stack([seen[before], acts, seen[before + 1]], 1)
     later = np.arange(len(acts)) > log.starts[episode]
-    paid = _rest_in_cells(step, np.asarray(log.reward, float)[:, None], own)
-    if np.unique(episode[later]).size < 2 * FEW_EPISODES or paid.std() < 1e-6 * (1 + np.abs(log.reward).max()):
+    reward = np.asarray(log.reward, float) / unit_of(log.reward)
+    paid = _rest_in_cells(step, reward[:, None], own)
+    if np.unique(episode[later]).size < 2 * FEW_EPISODES or paid.std() < 1e-6 * (1 + np.abs(reward).max()):
         return ()
     done = _rest_in_cells(step[:, :1], np.eye(acts.max() + 1)[acts - acts.min()], own)
     past = _so_far(np.concatenate([paid, done], 1), episode)
@@ -182,8 +184,7 @@ def _last(found: Noise) -> np.ndarray:
 
 def features(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     """Standardized columns, their products, and random waves."""
-    spread = x.std(0)
-    x = (x - x.mean(0)) / np.where(spread > 1e-6, spread, 1.0)
+    x = (x - x.mean(0)) / spread_of(x)
     size = x.shape[1]
     one, other = np.triu_indices(size) if size <= MOST_PRODUCTS else (np.arange(size), np.arange(size))
     waves = np.cos(x @ rng.normal(size=(size, WAVES)) / np.sqrt(2) + rng.uniform(0, 2 * np.pi, WAVES))

@@ -19,6 +19,7 @@ from coulda.fitting.steps import Steps, steps_of
 from coulda.fitting.training import BATCH, MOST_HELD_OUT, Epoch, places_by_fold, regressed, rows_of
 from coulda.fitting.vectors import LARGE_CHANGE, FittedVectors, Member, Scales, linear_features, masks, mechanism_for
 from coulda.trainer import TrainerConfig, train
+from coulda.units import spread_of
 
 MOST_FIRST = 10_000
 """First states that a model keeps."""
@@ -165,22 +166,14 @@ def skeleton(
 
 def _scales(steps: Steps, space: Any) -> Scales:
     every = np.concatenate([steps.state, steps.following])
-    spread = _spread(every)
-    change = _spread(((steps.following - steps.state) / spread)[steps.followed])
+    spread = spread_of(every)
+    change = spread_of(((steps.following - steps.state) / spread)[steps.followed])
     low, high = every.min(0), every.max(0)
     room = LARGE_CHANGE * (high - low)
     if isinstance(space, spaces.Discrete):
         center, width = np.zeros(int(space.n)), np.ones(int(space.n))
     else:
-        center, width = steps.action.mean(0), _spread(steps.action)
+        center, width = steps.action.mean(0), spread_of(steps.action)
     numbers = (every.mean(0), spread, change, low - room, high + room, center, width)
-    reward = steps.reward.mean(), _spread(steps.reward[:, None])[0]
+    reward = steps.reward.mean(), spread_of(steps.reward[:, None])[0]
     return Scales(*(jnp.asarray(x, jnp.float32) for x in (*numbers, *reward)))
-
-
-def _spread(values: np.ndarray) -> np.ndarray:
-    """The standard deviation of each column; 1 where it does not vary, and where there is none."""
-    if not len(values):
-        return np.ones(values.shape[1])
-    found = values.std(0)
-    return np.where(found > 1e-9 * (1 + np.abs(values).max(0)), found, 1.0)

@@ -42,7 +42,7 @@ def shared_noise(log: EpisodeLog) -> Shared | None:
     known = np.flatnonzero(steps.followed)[:MOST_ROWS]
     change = (steps.following - steps.state)[known]
     spread = change.std(0)
-    moves = np.flatnonzero(spread > 1e-6 * (1 + np.abs(steps.state).max(0)))
+    moves = np.flatnonzero(spread > 1e-6 * np.abs(steps.state).max(0))
     if len(moves) < 2 or len(known) < LEAST_ROWS:
         return None
     acts = np.eye(int(done.n))[steps.action[known]] if isinstance(done, spaces.Discrete) else steps.action[known]

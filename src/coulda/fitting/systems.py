@@ -10,6 +10,7 @@ from jax import Array
 from coulda.episodes import EpisodeLog
 from coulda.fitting.gaussian_em import HiddenSystem
 from coulda.pomdp import Episode, LinearGaussianPOMDP, LocationScaleAction
+from coulda.units import spread_of
 
 
 class FittedSystem(LinearGaussianPOMDP):
@@ -47,8 +48,7 @@ def units_of(log: EpisodeLog) -> Units:
     """Means and deviations of a log; what does not vary keeps its scale."""
 
     def pair(values: np.ndarray) -> tuple[Array, Array]:
-        center, spread = values.mean(0, dtype=float), values.std(0, dtype=float)
-        return jnp.asarray(center, jnp.float32), jnp.asarray(np.where(spread > 1e-9, spread, 1.0), jnp.float32)
+        return jnp.asarray(values.mean(0, dtype=float), jnp.float32), jnp.asarray(spread_of(values), jnp.float32)
 
     return Units(*pair(np.asarray(log.observation)), *pair(np.asarray(log.action).reshape(log.num_steps, -1)))
 

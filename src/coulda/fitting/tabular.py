@@ -15,6 +15,7 @@ from coulda.episodes.log import spans
 from coulda.errors import CouldaError
 from coulda.fitting.tables import FittedTable, states_of
 from coulda.mechanisms import choice
+from coulda.units import unit_of
 
 LARGEST_TABLE = 2**27
 """Numbers in a table: half a gigabyte."""
@@ -159,7 +160,7 @@ def _counted(log: EpisodeLog, n: int, actions: int, first_action: int) -> Counts
     different, which, number = np.unique(place, axis=0, return_inverse=True, return_counts=True)
     reward = np.asarray(log.reward, float)[known]
     mean = np.bincount(which.ravel(), reward) / number
-    varies = bool((np.abs(reward - mean[which.ravel()]) > SAME_REWARD * (1 + np.abs(reward))).any())
+    varies = bool((np.abs(reward - mean[which.ravel()]) > SAME_REWARD * (unit_of(reward) + np.abs(reward))).any())
     first = np.bincount(np.asarray(log.observation)[log.starts + np.arange(len(log))], minlength=states).astype(float)
     return Counts(different, number, mean, first, actions, states, n, twins, varies, terminal, log.max_length)
 

@@ -23,6 +23,7 @@ from coulda.hindsight.source import (
     fresh,
     history_length,
     other_key,
+    reward_unit,
     where_known,
 )
 from coulda.pomdp import Actor, Episode, FinitePOMDP, LinearGaussianPOMDP, Planner, Scenario
@@ -123,10 +124,10 @@ def filter_states(model: FinitePOMDP, behavior: Actor | None, episode: Episode, 
     previous = jnp.concatenate([jnp.full((1,), -1, episode.action.dtype), episode.action])
     states = jax.vmap(model.states)(previous, episode.observation)
     node = _node_log_probs(model, behavior, states, episode, length)
-    first = jax.vmap(model.initial_log_prob)(entry(states, 0)) + node[0]
+    first, unit = jax.vmap(model.initial_log_prob)(entry(states, 0)) + node[0], reward_unit(episode, length)
 
     def step(message: Array, i: Array) -> tuple[Array, Array]:
-        arrived = logsumexp(message[:, None] + _edge_log_probs(model, states, episode, i), axis=0) + node[i]
+        arrived = logsumexp(message[:, None] + _edge_log_probs(model, states, episode, i, unit), axis=0) + node[i]
         message = jnp.where(i < length, arrived, message)
         return message, message
 
@@ -138,10 +139,11 @@ def _sample_states(
     key: Array, model: FinitePOMDP, episode: Episode, length: Array, states: Any, log_filter: Array
 ) -> Any:
     """Backward sampling after `filter_states`: s_1 … s_t ~ p(· | h_t), `[T + 1, ...]`; what follows means nothing."""
+    unit = reward_unit(episode, length)
 
     def step(chosen: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
         i, key = inputs
-        onward = _edge_log_probs(model, states, episode, jnp.minimum(i + 1, model.horizon))[:, chosen]
+        onward = _edge_log_probs(model, states, episode, jnp.minimum(i + 1, model.horizon), unit)[:, chosen]
         logits = log_filter[i] + jnp.where(i + 1 < length, onward, 0.0)
         chosen = jax.random.categorical(key, logits)
         return chosen, chosen
@@ -177,14 +179,14 @@ def _node_log_probs(model: FinitePOMDP, behavior: Actor | None, states: Any, epi
     return log_probs + jnp.concatenate([agrees, jnp.zeros_like(agrees[:1])])
 
 
-def _edge_log_probs(model: FinitePOMDP, states: Any, episode: Episode, i: Array) -> Array:
+def _edge_log_probs(model: FinitePOMDP, states: Any, episode: Episode, i: Array, unit: Array) -> Array:
     """Log p(s_i, r_{i-1} | s_{i-1}, a_{i-1}), `[K, K]`: rewards are noiseless, so they agree or they do not."""
     action, reward = episode.action[i - 1], episode.reward[i - 1]
 
     def edge(state: Any, next_state: Any) -> Array:
         paid = model.reward(state, action, next_state)
         # Logs may have passed through another float type; this still tells apart rewards that differ at all.
-        agrees = (jnp.abs(paid - reward) <= 1e-4 * (1 + jnp.abs(reward))) | model.rewards_vary
+        agrees = (jnp.abs(paid - reward) <= 1e-4 * (unit + jnp.abs(reward))) | model.rewards_vary
         return model.transition_log_prob(state, action, next_state) + jnp.where(agrees, 0.0, -jnp.inf)
 
     before, after = entry(states, i - 1), entry(states, i)

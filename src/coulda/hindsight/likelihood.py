@@ -15,7 +15,7 @@ from jax import Array
 
 from coulda.abduction import flat_in
 from coulda.errors import CouldaError
-from coulda.hindsight.source import history_length
+from coulda.hindsight.source import history_length, reward_unit
 from coulda.pomdp import POMDP, Actor, BlackBoxPOMDP, Episode, Planner
 from coulda.pomdp.observing import no_density, state_shapes, weight_of
 
@@ -57,6 +57,8 @@ class Seen(eqx.Module):
     """Whether the episode stopped here, before the horizon."""
     action: Any
     reward: Array
+    unit: Array
+    """What rewards near 0 are compared with."""
     acted: Array
     """Whether h_t has the action and its reward."""
 
@@ -74,6 +76,7 @@ def seen_in(episode: Episode, steps: Array) -> Seen:
         ended=(order == episode.length) & (order < horizon),
         action=jax.tree.map(closing, episode.action),
         reward=closing(episode.reward),
+        unit=jnp.full(horizon + 1, reward_unit(episode, length)),
         acted=order + 1 < length,
     )
 
@@ -143,7 +146,7 @@ class Evidence(eqx.Module):
             density = jax.scipy.stats.norm.logpdf(seen.reward, paid, self.reward_scale)
             known = seen.acted & ~jnp.isnan(seen.reward)
             return Agreement(jnp.where(known, density, 0.0), nothing, known & ~jnp.isfinite(paid))
-        agrees = jnp.abs(paid - seen.reward) <= TOLERANCE * (1 + jnp.abs(seen.reward))
+        agrees = jnp.abs(paid - seen.reward) <= TOLERANCE * (seen.unit + jnp.abs(seen.reward))
         return Agreement(nothing, jnp.where(seen.acted & ~agrees, 1.0, 0.0), seen.acted & jnp.isnan(paid))
 
     def first_memory(self) -> Any:

@@ -21,6 +21,7 @@ from coulda.errors import CouldaError
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.actors import choose
 from coulda.pomdp.rollout import walk
+from coulda.units import unit_of
 
 ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""
@@ -160,6 +161,11 @@ def other_key(key: Array) -> Array:
 def history_length(episode: Episode, steps: Array) -> Array:
     """How many observations h_t has: t, or one more than the actions taken where the episode ended before."""
     return jnp.minimum(steps, episode.length + 1)
+
+
+def reward_unit(episode: Episode, length: Array) -> Array:
+    """What rewards near 0 are compared with, as far as h_t of `length` observations tells."""
+    return unit_of(jnp.where(jnp.arange(len(episode.reward)) + 1 < length, episode.reward, 0.0))
 
 
 def informed(source: ScenarioSource, repeated: bool, episode: Episode) -> ScenarioSource:

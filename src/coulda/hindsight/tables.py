@@ -18,6 +18,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.mechanisms import gumbel_coupling, inverse_cdf_coupling
 from coulda.pomdp import Episode, FinitePOMDP
+from coulda.units import unit_of
 
 COUPLINGS = {"gumbel_max": gumbel_coupling, "inverse_cdf": inverse_cdf_coupling}
 PLAIN, PLAIN_ROW = -1, 0
@@ -244,7 +245,8 @@ def _check_possible(
             "model that made the log."
         )
     paid = np.asarray(tables.reward)[action, state[:, :-1], category]
-    for episode, step in np.argwhere(live & (np.abs(paid - logged) > 1e-4 * (1 + np.abs(logged))))[:1]:
+    near = 1e-4 * (unit_of(np.where(live, logged, 0.0)) + np.abs(logged))
+    for episode, step in np.argwhere(live & (np.abs(paid - logged) > near))[:1]:
         raise CouldaError(
             f"the model cannot have produced episode {first + episode}: at step {step} it pays "
             f"{paid[episode, step]:g}, and the log has {logged[episode, step]:g}. Give the model that made the log."

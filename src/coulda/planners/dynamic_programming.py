@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from coulda.errors import CouldaError
 from coulda.noise import Categorical
 from coulda.pomdp import FinitePOMDP, Planner
+from coulda.units import unit_of
 
 
 class TabularPlanner(Planner):
@@ -60,11 +61,11 @@ def finite_horizon(model: FinitePOMDP, discount: float = 1.0) -> Solution:
 
 
 def value_iteration(model: FinitePOMDP, discount: float, tolerance: float = 1e-10) -> Solution:
-    """The best stationary planner at `discount`, its value within `tolerance`."""
+    """The best stationary planner at `discount`, its value within `tolerance` of the largest reward's size."""
     _check_discount(discount)
     transition, reward = _tables(model)
-    value, gap = np.zeros(transition.shape[1]), np.inf
-    while gap > tolerance * (1 - discount) / discount:
+    value, gap, within = np.zeros(transition.shape[1]), np.inf, tolerance * np.abs(reward).max()
+    while gap > within * (1 - discount) / discount:
         updated = (reward + discount * transition @ value).max(0)
         gap, value = np.abs(updated - value).max(), updated
     return Solution(TabularPlanner(_greedy(reward + discount * transition @ value)), value)
@@ -80,7 +81,7 @@ def policy_iteration(model: FinitePOMDP, discount: float) -> Solution:
         value = np.linalg.solve(np.eye(states.size) - discount * transition[best, states], reward[best, states])
         q = reward + discount * transition @ value
         # A tie, to rounding, keeps the action: otherwise two equally good policies would alternate for ever.
-        improved = np.where(q.max(0) > q[best, states] + 1e-9 * (1 + np.abs(value)), q.argmax(0), best)
+        improved = np.where(q.max(0) > q[best, states] + 1e-9 * (unit_of(reward) + np.abs(value)), q.argmax(0), best)
         if (improved == best).all():
             return Solution(TabularPlanner(np.eye(q.shape[0])[best]), value)
         best = improved
