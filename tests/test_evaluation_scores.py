@@ -12,7 +12,7 @@ from coulda.evaluation.scores import Moments, Scores, of_noise, scores
 from coulda.hindsight import Exact
 from coulda.noise import Bernoulli, Categorical, Gumbel, Independent, Normal, Point, Uniform
 from coulda.policies import AnyAction
-from coulda.tails import skewed_z, student_above
+from coulda.scales import skewed_z, student_above
 
 KEY = jax.random.key(0)
 SHIFT, SPREAD = "the noise of first states is shifted by", "its spread in first states is off by"

@@ -24,7 +24,7 @@ from coulda.noise import Categorical, NoiseDistribution, Normal
 from coulda.pomdp import Episode, Policy
 from coulda.pomdp.batching import run
 from coulda.pomdp.rollout import taken_log_probs
-from coulda.tails import normal_above, normal_log_prob
+from coulda.scales import normal_above, normal_log_prob
 
 LEAST_SCALE = 1e-6
 """Of a continuous action, where the observation says exactly what is done: a density needs a scale above zero."""

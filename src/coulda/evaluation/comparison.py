@@ -26,7 +26,7 @@ from coulda.noise import check_key
 from coulda.pomdp import POMDP, Policy
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.progress import Advance, followed
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 
 @raised_as_they_are()

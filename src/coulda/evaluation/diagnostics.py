@@ -14,8 +14,7 @@ from coulda.evaluation.intervals import Interval, unit_free, widened
 from coulda.evaluation.reading import Reading
 from coulda.evaluation.weights import Weighted
 from coulda.noise import effective_sample_size
-from coulda.tails import normal_above
-from coulda.units import unit_of
+from coulda.scales import normal_above, unit_of
 
 ENOUGH_WEIGHT = 70
 """Effective episodes for a nominal interval, where neither tail nor spread warns. Measured (results/NOTES.md):

@@ -25,7 +25,7 @@ from coulda.evaluation.estimate import Diagnostic, Estimate
 from coulda.evaluation.intervals import Interval, Precision, Ratios, Returns
 from coulda.evaluation.reading import generator
 from coulda.noise import effective_sample_size
-from coulda.tails import normal_quantile
+from coulda.scales import normal_quantile
 
 ENOUGH, LITTLE = 10, 3
 """Effective draws beyond a quantile: the share beyond is known to a third with ten of them, and hardly with three."""

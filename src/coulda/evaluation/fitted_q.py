@@ -43,7 +43,7 @@ from coulda.evaluation.reading import Features, Log, Reading, generator
 from coulda.evaluation.regressions import LinearQ, NetworkQ, QFunction, QuadraticQ, TableQ
 from coulda.evaluation.steps import CANDIDATES, Steps, default_regression, logged_steps, seen_by, steps_of
 from coulda.keys import apart, quick
-from coulda.tails import student_quantile
+from coulda.scales import student_quantile
 
 DENSE_CELLS = 4096
 """Cells (o, a) up to which FQE by a table is a product of matrices, of at most 64 MB, and not a loop over steps."""

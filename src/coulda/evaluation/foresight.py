@@ -24,7 +24,7 @@ from coulda.hindsight.particles import Sampler
 from coulda.hindsight.predictions import Foreseen, foreseen
 from coulda.pomdp import POMDP, BlackBoxPOMDP, Episode, LinearGaussianPOMDP
 from coulda.pomdp.observing import no_density
-from coulda.tails import normal_above
+from coulda.scales import normal_above
 
 PARTICLES = 1000
 """Of the filter."""

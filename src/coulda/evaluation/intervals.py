@@ -15,7 +15,7 @@ import numpy as np
 
 from coulda.errors import CouldaError
 from coulda.pomdp.rollout import check_discount
-from coulda.tails import normal_below, normal_quantile, student_quantile
+from coulda.scales import normal_below, normal_quantile, student_quantile
 
 AT_ONCE = 2**16
 """Counts of episodes that are drawn at a time: with millions of them the bootstrap takes three times as long."""

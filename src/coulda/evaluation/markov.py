@@ -11,8 +11,7 @@ from scipy import special
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.reading import Reading
-from coulda.tails import normal_above
-from coulda.units import RESOLUTION, spread_of
+from coulda.scales import RESOLUTION, normal_above, spread_of
 
 PERMUTATIONS = 100
 """Enough for the mean and the variance of the statistic, to which a gamma distribution is matched."""

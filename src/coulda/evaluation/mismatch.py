@@ -22,7 +22,7 @@ from coulda.evaluation.estimate import Diagnostic
 from coulda.evaluation.scores import Moments, Scores, of_noise, scored, scores
 from coulda.noise import Bernoulli, Gumbel, Independent, NoiseDistribution, Normal, Uniform
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Scenario
-from coulda.tails import chi_square_above, normal_above
+from coulda.scales import chi_square_above, normal_above
 
 SMALL_SHIFT, LARGE_SHIFT = 0.05, 0.25
 """Of noise of unit scale: Gumbel noise shifted by ε multiplies the odds by e^ε, here by 1.05 and 1.28."""

@@ -30,8 +30,7 @@ from coulda.hindsight.source import fresh
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy, Scenario, batched, rollout
 from coulda.pomdp.observing import no_density, weight_of
 from coulda.pomdp.rollout import run_actions
-from coulda.tails import skewed_z, student_above
-from coulda.units import unit_of
+from coulda.scales import skewed_z, student_above, unit_of
 
 _OF_THE_MODEL = ("replay", "ends", "mismatch", "foresight")
 """Diagnostics of hindsight that speak against its model."""

@@ -23,7 +23,7 @@ from coulda.pomdp import POMDP, Episode, FinitePOMDP
 from coulda.pomdp.batching import run
 from coulda.pomdp.observing import state_shapes
 from coulda.pomdp.scenario import at_step
-from coulda.tails import normal_above
+from coulda.scales import normal_above
 
 DRAWS = 4
 """Steps of the model for each logged one; the error of their difference is √1.25 of the log's own."""

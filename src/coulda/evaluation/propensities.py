@@ -18,7 +18,7 @@ from coulda.episodes.behavior import choice_probabilities, fitted_behavior, held
 from coulda.evaluation.diagnostics import RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.evaluation.reading import Reading, sample
-from coulda.tails import chi_square_above, normal_below
+from coulda.scales import chi_square_above, normal_below
 
 GROUPS = 5
 """Of steps, by what was predicted."""

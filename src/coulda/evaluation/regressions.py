@@ -20,8 +20,8 @@ from gymnasium import spaces
 from jax import Array
 
 from coulda.episodes.spaces import features
+from coulda.scales import RESOLUTION
 from coulda.trainer import descend
-from coulda.units import RESOLUTION
 
 
 class QFunction(eqx.Module):

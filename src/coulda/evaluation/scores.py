@@ -17,7 +17,7 @@ from jax import Array
 
 from coulda.noise import Bernoulli, Categorical, Independent, NoiseDistribution, Point, has
 from coulda.pomdp import POMDP, Episode, Scenario
-from coulda.tails import f_above, skewed_z, student_above
+from coulda.scales import f_above, skewed_z, student_above
 
 MOST_TOGETHER = 8
 """Numbers that are tested together, by Hotelling's T²; of more, or of more than a tenth of the episodes, each is tested

@@ -14,8 +14,7 @@ from coulda.evaluation.diagnostics import UNUSUAL
 from coulda.evaluation.nodes import node_weights
 from coulda.evaluation.reading import Features, Log, Reading
 from coulda.evaluation.regressions import LinearQ, QFunction, QuadraticQ, RandomFeaturesQ, TableQ
-from coulda.tails import chi_square_above
-from coulda.units import spread_of
+from coulda.scales import chi_square_above, spread_of
 
 CANDIDATES: tuple[QFunction, ...] = (LinearQ(), QuadraticQ(), RandomFeaturesQ())
 """Of vectors: the one that predicts logged returns best, of episodes that it was not fitted to."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coulda.tails import chi_square_above
+from coulda.scales import chi_square_above
 
 PERMUTATIONS = 200
 """Enough for the mean and the deviation of the statistic; the shape of its tail comes from its spectrum."""

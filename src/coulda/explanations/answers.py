@@ -14,7 +14,7 @@ from coulda.evaluation.intervals import Interval, Returns, student
 from coulda.explanations.explanation import Change, Course, Explanation, as_json, exactly, helps, named
 from coulda.explanations.question import Question
 from coulda.extras import require
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ from coulda.hindsight import ScenarioSource
 from coulda.hindsight.tables import LoggedSteps, ObservedTables, logged_batch, observed_tables, state_numbers
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Policy
 from coulda.pomdp.rollout import all_log_probs
-from coulda.tails import student_quantile
+from coulda.scales import student_quantile
 
 
 class Credit(NamedTuple):

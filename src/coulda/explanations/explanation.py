@@ -8,7 +8,7 @@ import numpy as np
 
 from coulda.evaluation.estimate import Diagnostic, Estimate, Verdict, finite
 from coulda.evaluation.intervals import Interval
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 
 class Change(NamedTuple):

@@ -21,7 +21,7 @@ from coulda.explanations.question import Question
 from coulda.explanations.search import LoggedEnd, in_chunks
 from coulda.pomdp import POMDP, Episode, Scenario
 from coulda.pomdp.scenario import at_step
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 MOST_COMPARED = 2**26
 """Numbers seen in one scenario that are held against those in another, in all beginnings of a length: the memory that

@@ -15,7 +15,7 @@ from jax import Array
 
 from coulda.evaluation.sensitivity import fill
 from coulda.hindsight.tables import PLAIN_ROW, LoggedSteps, ObservedTables
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 
 class Choices(eqx.Module):

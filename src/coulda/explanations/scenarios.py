@@ -23,7 +23,7 @@ from coulda.explanations.question import Question
 from coulda.explanations.search import AS_LOGGED, Found, LoggedEnd, Searching
 from coulda.hindsight import Exact, ScenarioSource
 from coulda.pomdp import POMDP, Episode, FinitePOMDP, Scenario
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 
 def search_episode(

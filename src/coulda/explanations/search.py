@@ -20,7 +20,7 @@ from jax import Array
 from coulda.explanations.question import Question
 from coulda.pomdp import POMDP, Policy, Scenario, batched
 from coulda.pomdp.scenario import at_step
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 AS_LOGGED = -1
 """The number of "what was done" among the actions."""

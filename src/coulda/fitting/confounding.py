@@ -19,7 +19,7 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.fitting.judging import SMALL_MISS
 from coulda.fitting.lasting import Lasting, lasting, numbered
-from coulda.tails import normal_above
+from coulda.scales import normal_above
 
 SHUFFLES = 4
 """Others that the step before is held against."""

@@ -25,8 +25,7 @@ from coulda.episodes.behavior import SMALL_PENALTY, fitted_behavior
 from coulda.evaluation.diagnostics import FEW_EPISODES, RARE, UNUSUAL, graded
 from coulda.evaluation.estimate import Diagnostic, Verdict
 from coulda.pomdp import POMDP, Policy, batched, rollout
-from coulda.tails import normal_above, normal_below
-from coulda.units import spread_of, unit_of
+from coulda.scales import normal_above, normal_below, spread_of, unit_of
 
 SMALL_SHARE, LARGE_SHARE = 0.01, 0.05
 """Of the variance of changes, or of rewards, that something foresees in the noise: a correlation of 0.1 and of 0.22."""

@@ -23,7 +23,7 @@ from coulda.evaluation.diagnostics import FEW_EPISODES, UNUSUAL
 from coulda.evaluation.estimate import Diagnostic
 from coulda.fitting.confounding import Trace, in_nats, verdict_of
 from coulda.fitting.judging import MOST_ROWS, NOTHING, Foreseen, Noise, graded_share, gravest, share_of
-from coulda.units import spread_of, unit_of
+from coulda.scales import spread_of, unit_of
 
 WHAT = "time and what came before"
 LEAST_SHARE = 0.005

@@ -18,8 +18,8 @@ from coulda.fitting.folds import Folds, deal
 from coulda.fitting.steps import Steps, steps_of
 from coulda.fitting.training import BATCH, MOST_HELD_OUT, Epoch, places_by_fold, regressed, rows_of
 from coulda.fitting.vectors import LARGE_CHANGE, FittedVectors, Member, Scales, linear_features, masks, mechanism_for
+from coulda.scales import spread_of
 from coulda.trainer import TrainerConfig, train
-from coulda.units import spread_of
 
 MOST_FIRST = 10_000
 """First states that a model keeps."""

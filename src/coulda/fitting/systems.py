@@ -10,7 +10,7 @@ from jax import Array
 from coulda.episodes import EpisodeLog
 from coulda.fitting.gaussian_em import HiddenSystem
 from coulda.pomdp import Episode, LinearGaussianPOMDP, LocationScaleAction
-from coulda.units import spread_of
+from coulda.scales import spread_of
 
 
 class FittedSystem(LinearGaussianPOMDP):

@@ -15,7 +15,7 @@ from coulda.episodes.log import spans
 from coulda.errors import CouldaError
 from coulda.fitting.tables import FittedTable, states_of
 from coulda.mechanisms import choice
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 LARGEST_TABLE = 2**27
 """Numbers in a table: half a gigabyte."""

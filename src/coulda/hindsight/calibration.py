@@ -29,7 +29,7 @@ from coulda.pomdp import POMDP, Actor, Planner, Policy
 from coulda.pomdp.batching import raised_as_they_are
 from coulda.pomdp.rollout import check_discount
 from coulda.progress import Advance, followed
-from coulda.tails import normal_above
+from coulda.scales import normal_above
 
 CalibrationVerdict = Literal["calibrated", "not calibrated", "says nothing more than the prior"]
 """What is found of a source."""

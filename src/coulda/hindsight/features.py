@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from jax import Array
 
-from coulda.tails import normal_quantile
+from coulda.scales import normal_quantile
 
 MOST_VALUES = 128
 """Of an integer that is shown by ones and zeros."""

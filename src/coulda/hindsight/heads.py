@@ -16,7 +16,7 @@ from jax.scipy.special import logsumexp
 
 from coulda.hindsight.coding import Code
 from coulda.networks import Dense
-from coulda.tails import normal_quantile
+from coulda.scales import normal_quantile
 
 SPREAD = 0.5
 """Of the components' first means, in those of the quantiles of a standard normal: so much apart that they learn

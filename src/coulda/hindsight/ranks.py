@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coulda.tails import chi_square_above, normal_quantile
+from coulda.scales import chi_square_above, normal_quantile
 
 GRID = 1e-4
 """Values that differ by less, in standard deviations, are equal: what rounding tells apart must not be ranked."""

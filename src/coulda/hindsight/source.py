@@ -21,7 +21,7 @@ from coulda.errors import CouldaError
 from coulda.pomdp import POMDP, Actor, Episode, Scenario
 from coulda.pomdp.actors import choose
 from coulda.pomdp.rollout import walk
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 ALL_STEPS = 2**30
 """More steps than any episode has: condition on all of it."""

@@ -18,7 +18,7 @@ from jax import Array
 from coulda.errors import CouldaError
 from coulda.mechanisms import gumbel_coupling, inverse_cdf_coupling
 from coulda.pomdp import Episode, FinitePOMDP
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 COUPLINGS = {"gumbel_max": gumbel_coupling, "inverse_cdf": inverse_cdf_coupling}
 PLAIN, PLAIN_ROW = -1, 0

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from coulda.errors import CouldaError
 from coulda.noise import Categorical
 from coulda.pomdp import FinitePOMDP, Planner
-from coulda.units import unit_of
+from coulda.scales import unit_of
 
 
 class TabularPlanner(Planner):

@@ -26,12 +26,12 @@ from coulda.evaluation.weights import Weighted
 from coulda.noise import effective_sample_size
 from coulda.policies import TabularPolicy
 from coulda.progress import bar
+from coulda.scales import normal_above
 from coulda.storage import replace_json
 from coulda.studies.trust import share
 from coulda.studies.trust_models import Habit
 from coulda.studies.trust_tuning import FAMILIES, case
 from coulda.studies.trust_worlds import NOISES, Case, exact_rewards
-from coulda.tails import normal_above
 
 LEVEL = 0.95
 FINITE = ("mdp", "pomdp")
