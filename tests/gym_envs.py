@@ -45,6 +45,18 @@ class Drift(gymnasium.Env):
         return np.array([self.place], np.float32), -(self.place**2), abs(self.place) > 2, False, {}
 
 
+class Micro(Drift):
+    """The same, seen and paid in millions."""
+
+    def reset(self, **arguments):
+        seen, info = super().reset(**arguments)
+        return np.float32(1e-6) * seen, info
+
+    def step(self, action):
+        seen, paid, *rest = super().step(action)
+        return np.float32(1e-6) * seen, 1e-6 * paid, *rest
+
+
 class Moody(Shop):
     """How many come a day is drawn at first, and never seen."""
 

@@ -150,8 +150,9 @@ def test_a_draw_is_uniform_within_what_explains_it(shop):
     np.testing.assert_allclose(place, fresh.initial[..., 0], atol=1e-4)
 
 
-def test_numbers_that_are_seen_are_solved_for():
-    drift = GymSimulator(gym_envs.Drift, horizon=5, workers=0)
+@pytest.mark.parametrize("make_env", [gym_envs.Drift, gym_envs.Micro])
+def test_numbers_that_are_seen_are_solved_for(make_env):
+    drift = GymSimulator(make_env, horizon=5, workers=0)
     scenarios = drawn(drift)
     log = numpy(episodes(drift, AnyAction.of(drift), scenarios))
     found, inference = numpy(inferred(Inverted(drift), jax.random.split(jax.random.key(1), 16), log))

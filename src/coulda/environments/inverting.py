@@ -22,6 +22,7 @@ from coulda.environments.remembered import Memory
 from coulda.environments.tape import GRAIN
 from coulda.environments.taping import GENERATOR, taped_reset, taped_step
 from coulda.errors import CouldaError
+from coulda.scales import unit_of
 
 MOST_RUNS = 5_000
 """Of one step of one state: with more boxes than these other ways of inference are quicker."""
@@ -44,6 +45,8 @@ class Seen(NamedTuple):
     observation: list[np.ndarray]
     reward: float
     ended: bool
+    unit: np.ndarray | float = 1.0
+    """Of what was logged: what each of its numbers is compared with near 0, the reward last."""
 
 
 @dataclass
@@ -129,10 +132,12 @@ def invert_episode(program: Program, *leaves: Any, careful: bool = False) -> tup
     length = int(live.sum())
     known = min(int(steps), length + 1)
     first, rest, log_evidence = first.copy(), rest.copy(), 0.0
+    units = [unit_of(leaf[:known].reshape(known, -1).astype(float), axis=0).ravel() for leaf in observed if known]
+    unit = np.append(np.concatenate(units), unit_of(reward[: known - 1])) if known else 1.0
     layers: list[list[State]] = []
     for t in range(known):
         paid, ended = float(reward[t - 1]) if t else 0.0, t == length < program.horizon
-        logged = Seen([leaf[t] for leaf in observed], paid, ended)
+        logged = Seen([leaf[t] for leaf in observed], paid, ended, unit)
         layer = _next(walker, layers[-1] if layers else None, logged, actions, t == length)
         if not layer:
             return first, rest, np.float32(-np.inf), np.int32(t)
@@ -243,7 +248,7 @@ def _solved(
     for k in tried:
         for share in (0.31, 0.77):
             other, _, _ = walker.make(before, _row(box, size, {k: share}), actions)
-            if not _equal(other, seen, 0.0):
+            if not _close(_numbers(other), _numbers(seen), 0.0):
                 found.append(k)
                 break
             if kept is None or walker.memory.now() != kept:
@@ -261,7 +266,7 @@ def _explained(
     size = (walker.program.examples[2] if not before else walker.program.examples[3]).size
     mass = math.prod(high - low for k, (low, high) in enumerate(leaf.box) if k not in leaf.solved)
     if not leaf.solved:
-        same = _equal(leaf.seen, logged, SAME)
+        same = _equal(leaf.seen, logged)
         return (leaf.box, _row(leaf.box, size), mass, leaf.seen.ended) if same else None
     solution = _newton(_Solving(walker, before, leaf, actions, size), logged)
     if solution is None:
@@ -306,7 +311,8 @@ class _Solving(NamedTuple):
         at = self.middle if place is None else place
         steps = SLOPE * np.eye(len(at))
         found = np.stack([(self.at(at + step)[0] - self.at(at - step)[0]) / (2 * SLOPE) for step in steps], 1)
-        if place is None and np.linalg.matrix_rank(found, tol=1e-6 * max(1.0, np.abs(found).max())) < len(at):
+        lengths = np.linalg.norm(found, axis=0)
+        if place is None and (lengths.min() == 0 or np.linalg.matrix_rank(found / lengths, tol=1e-6) < len(at)):
             raise CouldaError(
                 f"numbers {list(self.leaf.solved)} of a {'step' if self.before else 'reset'} of "
                 f"{self.walker.program.name} are seen only together, so that they cannot be solved for; infer by "
@@ -321,19 +327,20 @@ def _newton(solving: _Solving, logged: Seen) -> tuple[dict[int, float], float, S
     place, matrix = solving.middle, solving.slopes()
     for _ in range(ITERATIONS):
         made, _, _ = solving.at(place)
-        if _close(made, target, 1e-7):
+        if _close(made, target, 1e-7, logged.unit):
             break
         place = place + np.linalg.lstsq(matrix, target - made, rcond=None)[0]
         place = np.clip(place, *((0.0, 1.0) if set(scales) == {"uniform"} else (-6.0, 6.0)))
-        if not _close(made, target, 1e-2):
+        if not _close(made, target, 1e-2, logged.unit):
             matrix = solving.slopes(place)
     made, seen, chosen = solving.at(place)
     # Draws of the tape are multiples of 2⁻²³: the nearest of them is the very one, where it was one.
     snapped = {k: round(u / (2 * GRAIN)) * 2 * GRAIN for k, u in chosen.items()}
     again = solving.made(snapped)
-    if _equal(again, seen, SAME) and np.abs(_numbers(again) - target).max() <= np.abs(made - target).max():
+    nearer = np.abs(_numbers(again) - target).max() <= np.abs(made - target).max()
+    if nearer and _equal(again, seen._replace(unit=logged.unit)):
         chosen, seen = snapped, again
-    if not _equal(seen, logged, SAME):
+    if not _equal(seen, logged):
         return None
     widths = [
         1.0 if s == "uniform" else math.exp(-0.5 * c * c) / math.sqrt(2 * math.pi)
@@ -351,13 +358,13 @@ def _numbers(seen: Seen) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in seen.observation] + [np.array([seen.reward])])
 
 
-def _equal(a: Seen, b: Seen, tolerance: float) -> bool:
+def _equal(a: Seen, b: Seen) -> bool:
     """Whether they are the same, but for the end; what is missing in the second is equal to anything."""
-    return _close(_numbers(a), _numbers(b), tolerance)
+    return _close(_numbers(a), _numbers(b), SAME, b.unit)
 
 
-def _close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
-    return bool(((np.abs(a - b) <= tolerance * (1 + np.abs(b))) | np.isnan(b) | (a == b)).all())
+def _close(a: np.ndarray, b: np.ndarray, tolerance: float, unit: np.ndarray | float = 1.0) -> bool:
+    return bool(((np.abs(a - b) <= tolerance * (unit + np.abs(b))) | np.isnan(b) | (a == b)).all())
 
 
 def _row(box: Box, size: int, shares: dict[int, float] | None = None) -> np.ndarray:

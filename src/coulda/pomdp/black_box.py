@@ -12,6 +12,7 @@ from coulda.errors import CouldaError
 from coulda.pomdp.model import POMDP
 from coulda.pomdp.rollout import Episode
 from coulda.pomdp.scenario import Scenario
+from coulda.scales import unit_of
 
 TOLERANCE = 1e-5
 """Of numbers that are seen, where no scale of errors is stated: logs may have passed through another float type."""
@@ -121,7 +122,7 @@ class BlackBoxPOMDP(POMDP):
             if not jnp.issubdtype(made.dtype, jnp.inexact):
                 return jnp.where(jnp.all(seen == made), 0.0, -jnp.inf)
             if self.observation_scale is None:
-                close = jnp.abs(seen - made) <= TOLERANCE * (1 + jnp.abs(seen))
+                close = jnp.abs(seen - made) <= TOLERANCE * (unit_of(seen) + jnp.abs(seen))
                 return jnp.where(jnp.all(close), 0.0, -jnp.inf)
             return jnp.sum(jax.scipy.stats.norm.logpdf(seen, made, self.observation_scale))
 
