@@ -336,8 +336,9 @@ def test_series(browser, folder, build):
         data = visit(browser, folder, report, width=width)
         assert fits(browser, width)
         channels = data["explorer"]["scene"]["channels"]
-        charts = browser.find_elements(By.CSS_SELECTOR, ".panels .chart")
+        charts = browser.find_elements(By.CSS_SELECTOR, ".panels .chart:not(.actions)")
         assert len(charts) == len(channels)
+        assert len(browser.find_elements(By.CSS_SELECTOR, ".panels .actions")) == 1
         click(browser, ".orders button:last-child")
         click(browser, "#episode-0")
         click(browser, "#forward")
