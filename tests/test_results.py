@@ -76,8 +76,8 @@ def test_another_number_makes_another_page(altered, name, place):
 
 
 def test_numbers_are_rounded_to_the_nearest():
-    """Of π1 in the quick evaluation: 0.7547 at t = 0 and 0.2047 at t = 5."""
-    assert re.search(r"\| π1 \| 3\.48 \| 0\.75 \| 0\.20 \|", PAGE.read_text())
+    """Of π2 in the quick evaluation: 1.06645, 0.6472 at t = 0 and 0.1965 at t = 5."""
+    assert re.search(r"\| π2 \| 1\.07 \| 0\.65 \| 0\.20 \|", PAGE.read_text())
 
 
 @pytest.mark.parametrize("page", [PAGE, RESULTS / "NOTES.md"], ids=lambda page: page.name)
