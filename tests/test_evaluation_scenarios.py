@@ -314,6 +314,24 @@ def test_what_is_counted_in_small_units_must_come_out_as_logged_too():
         assert agreed(unit, np.float32(0.5)) == 0
 
 
+def test_beside_something_large_what_is_small_must_come_out_as_logged_too():
+    """A sentinel among readings: only what follows it at once may be its rounding; the twin is off everywhere else."""
+    model = tiger(horizon=3, reparameterization="gumbel_max")
+    trajectory = jax.jit(lambda key: rollout(model, UniformPolicy(3), model.scenario_prior.sample(key)))(KEY)
+    logged = np.float32([[0.5], [1e6], [0.5], [0.25]])
+    episode = eqx.tree_at(lambda e: e.observation, trajectory.episode, jnp.asarray(logged))
+
+    @eqx.filter_jit
+    def agreed(seen):
+        made = trajectory.state, seen, episode.reward
+        return replay(model, made, episode, jnp.int32(9), exactly=True).agrees
+
+    assert agreed(logged) == 4
+    assert agreed(logged + np.float32([[0.0], [0.0], [1.0], [0.0]])) == 4  # 1 of 10⁶
+    assert agreed(logged + np.float32([[1.0], [0.0], [0.0], [1.0]])) == 2
+    assert agreed(np.full_like(logged, np.inf)) == 0
+
+
 def test_a_model_that_goes_on_where_the_log_ended_is_not_trusted():
     """Nothing that is seen or paid tells of the end, so that a model without one explains every step of the log."""
 

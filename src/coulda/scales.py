@@ -115,19 +115,19 @@ RESOLUTION = 1e-7
 def unit_of(values: Any, axis: int | None = None) -> Any:
     """What numbers near 0 are compared with: 1; or the largest of `values`, where all are smaller.
 
-    Where the largest is more than 100, a hundredth of it, since float32 has seven digits. NaNs do not count.
+    Never more than 1: beside something large a small number is no rounding. What is not finite does not count.
 
     Args:
         values: numbers of one kind, NumPy's or JAX's.
         axis: which is kept with a length of 1; by default all of them are gone.
 
-    >>> [float(unit_of(np.array(x))) for x in ([0.0, 30.0], [0.0, -3e-6, np.nan], [5e6, 0.0], [0.0])]
-    [1.0, 3e-06, 50000.0, 1.0]
+    >>> [float(unit_of(np.array(x))) for x in ([0.0, 300.0], [0.0, -3e-6, np.nan], [0.0])]
+    [1.0, 3e-06, 1.0]
     """
     xp = jnp if isinstance(values, jax.Array) else np
-    size = xp.where(xp.isnan(values), 0.0, xp.abs(values))
+    size = xp.where(xp.isfinite(values), xp.abs(values), 0.0)
     largest = xp.max(size, axis=axis, keepdims=axis is not None, initial=0.0)
-    return xp.where(largest > 0, xp.maximum(xp.minimum(largest, 1.0), largest / 100), 1.0)
+    return xp.where(largest > 0, xp.minimum(largest, 1.0), 1.0)
 
 
 def spread_of(values: np.ndarray) -> np.ndarray:

@@ -45,8 +45,6 @@ class Seen(NamedTuple):
     observation: list[np.ndarray]
     reward: float
     ended: bool
-    unit: np.ndarray | float = 1.0
-    """Of what was logged: what each of its numbers is compared with near 0, the reward last."""
 
 
 @dataclass
@@ -79,6 +77,8 @@ class Walker:
         self.rows: list[np.ndarray] = []
         self.careful = False
         """Whether numbers that were compared with something are also tried for other uses."""
+        self.unit = np.ones(1)
+        """Of the episode: what each number that is seen is compared with near 0, the reward last."""
         self.runs = 0
         """Since a step was begun to be explained."""
         self.resets: list[Leaf] | None = None
@@ -132,12 +132,11 @@ def invert_episode(program: Program, *leaves: Any, careful: bool = False) -> tup
     length = int(live.sum())
     known = min(int(steps), length + 1)
     first, rest, log_evidence = first.copy(), rest.copy(), 0.0
-    units = [unit_of(leaf[:known].reshape(known, -1).astype(float), axis=0).ravel() for leaf in observed if known]
-    unit = np.append(np.concatenate(units), unit_of(reward[: known - 1])) if known else 1.0
+    walker.unit = _units(observed, reward, known)
     layers: list[list[State]] = []
     for t in range(known):
         paid, ended = float(reward[t - 1]) if t else 0.0, t == length < program.horizon
-        logged = Seen([leaf[t] for leaf in observed], paid, ended, unit)
+        logged = Seen([leaf[t] for leaf in observed], paid, ended)
         layer = _next(walker, layers[-1] if layers else None, logged, actions, t == length)
         if not layer:
             return first, rest, np.float32(-np.inf), np.int32(t)
@@ -148,6 +147,12 @@ def invert_episode(program: Program, *leaves: Any, careful: bool = False) -> tup
     boxes = [box for layer in layers for state in layer for _, box, _ in state.arrivals]
     solved = any(low == high for box in boxes for low, high in box)
     return first, rest, np.float32(np.nan if solved else log_evidence), np.int32(-1)
+
+
+def _units(observed: list[np.ndarray], reward: np.ndarray, known: int) -> np.ndarray:
+    """What numbers near 0 are compared with, as far as so many observations tell; the reward last."""
+    rows = [leaf[:known].reshape(known, math.prod(leaf.shape[1:])).astype(float) for leaf in observed]
+    return np.concatenate([*(unit_of(row, axis=0)[0] for row in rows), [unit_of(reward[: max(known - 1, 0)])]])
 
 
 def _normalize(layer: list[State]) -> float:
@@ -266,7 +271,7 @@ def _explained(
     size = (walker.program.examples[2] if not before else walker.program.examples[3]).size
     mass = math.prod(high - low for k, (low, high) in enumerate(leaf.box) if k not in leaf.solved)
     if not leaf.solved:
-        same = _equal(leaf.seen, logged)
+        same = _equal(leaf.seen, logged, walker.unit)
         return (leaf.box, _row(leaf.box, size), mass, leaf.seen.ended) if same else None
     solution = _newton(_Solving(walker, before, leaf, actions, size), logged)
     if solution is None:
@@ -324,23 +329,22 @@ class _Solving(NamedTuple):
 def _newton(solving: _Solving, logged: Seen) -> tuple[dict[int, float], float, Seen] | None:
     """Numbers that make the logged observation, and 1 / |∂o/∂u|, the weight of that solution."""
     scales, target = solving.scales, _numbers(logged)
-    place, matrix = solving.middle, solving.slopes()
+    place, matrix, unit = solving.middle, solving.slopes(), solving.walker.unit
     for _ in range(ITERATIONS):
         made, _, _ = solving.at(place)
-        if _close(made, target, 1e-7, logged.unit):
+        if _close(made, target, 1e-7, unit):
             break
         place = place + np.linalg.lstsq(matrix, target - made, rcond=None)[0]
         place = np.clip(place, *((0.0, 1.0) if set(scales) == {"uniform"} else (-6.0, 6.0)))
-        if not _close(made, target, 1e-2, logged.unit):
+        if not _close(made, target, 1e-2, unit):
             matrix = solving.slopes(place)
     made, seen, chosen = solving.at(place)
     # Draws of the tape are multiples of 2⁻²³: the nearest of them is the very one, where it was one.
     snapped = {k: round(u / (2 * GRAIN)) * 2 * GRAIN for k, u in chosen.items()}
     again = solving.made(snapped)
-    nearer = np.abs(_numbers(again) - target).max() <= np.abs(made - target).max()
-    if nearer and _equal(again, seen._replace(unit=logged.unit)):
+    if _equal(again, seen, unit) and np.abs(_numbers(again) - target).max() <= np.abs(made - target).max():
         chosen, seen = snapped, again
-    if not _equal(seen, logged):
+    if not _equal(seen, logged, unit):
         return None
     widths = [
         1.0 if s == "uniform" else math.exp(-0.5 * c * c) / math.sqrt(2 * math.pi)
@@ -358,9 +362,9 @@ def _numbers(seen: Seen) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in seen.observation] + [np.array([seen.reward])])
 
 
-def _equal(a: Seen, b: Seen) -> bool:
+def _equal(a: Seen, b: Seen, unit: np.ndarray) -> bool:
     """Whether they are the same, but for the end; what is missing in the second is equal to anything."""
-    return _close(_numbers(a), _numbers(b), SAME, b.unit)
+    return _close(_numbers(a), _numbers(b), SAME, unit)
 
 
 def _close(a: np.ndarray, b: np.ndarray, tolerance: float, unit: np.ndarray | float = 1.0) -> bool:
